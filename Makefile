@@ -1,15 +1,15 @@
 # Everything a newcomer needs: `make demo` shows what heatmover does, `make test` checks it.
-# Each target prepares its own part of .venv once; later runs start at once.
+# Each target installs what it needs into .venv once; later runs start immediately.
 
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-# Processes that share the tests, file by file: one for each core. One more finishes no sooner on two idle cores (302 s
-# beside 298 s), for every process loads and collects everything.
+# Number of processes that share the test files: one per core. A third process on two idle cores is not faster (302 s
+# instead of 298 s), because every process imports and collects everything.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 
-# Where an environment keeps its programs. On Windows make needs a shell of Unix, such as that of Git.
+# Folder of the programs of an environment. On Windows make needs a Unix shell, for example Git Bash.
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BIN := $(VENV)/$(SCRIPTS)
 
@@ -22,10 +22,9 @@ help: ## show this list
 demo: $(VENV)/.installed-demo ## simulate a cohort, compare its samples, write demo-output/ with a report
 	$(BIN)/heatmover demo --out demo-output --force
 
-# Every check runs even if an earlier one failed, so that one run shows all there is to mend; pytest comes
-# last because its closing line is the summary people and machines look for. It keeps what it compiles of the tests,
-# also where the environment forbids that: else every process, and every one that a test starts, compiles it again.
-# The order of files is that of tests/conftest.py.
+# Every check runs even if an earlier one failed, so that one run shows everything to fix. pytest runs last because
+# people and machines look for its summary line. PYTHONDONTWRITEBYTECODE is unset: otherwise every process, and every
+# process that a test starts, compiles the tests again. tests/conftest.py determines the order of the files.
 test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" adds coverage)
 	@failed=0; \
 	run() { echo "+ $$*"; "$$@" || failed=1; }; \
@@ -36,9 +35,9 @@ test: $(VENV)/.installed-test ## ruff, mypy and pytest (PYTEST_FLAGS="--cov" add
 	run env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 12 $(PYTEST_FLAGS); \
 	exit $$failed
 
-# The bounds in pyproject.toml are promises, so they are tested. The environment is its own and is made anew when a
-# bound changes; the compiled kernels are kept apart too, for each version of numba discards those of another.
-# Wheels only, except where a package has none (FlowIO): an old version that would have to be compiled is no promise.
+# The lower bounds in pyproject.toml are promises, so they are tested in a separate environment, which is built again
+# when a bound changes. Compiled kernels are separate too, because numba discards kernels of another version.
+# Only wheels are installed, except for a package that has none (FlowIO): versions without a wheel are not promised.
 LOWEST := .venv-lowest
 lowest: $(LOWEST)/.installed ## pytest with the lowest versions that pyproject.toml allows
 	NUMBA_CACHE_DIR=$(abspath $(LOWEST))/numba $(LOWEST)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
@@ -51,16 +50,16 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
 	  -c $(LOWEST)/constraints.txt -e '.[test]'
 	@touch $@
 
-# What will break next: the newest version of everything, pre-releases included, brought up to date at every run.
+# Shows what will break next: every run installs the newest version of everything, including pre-releases.
 PRERELEASE := .venv-prerelease
-prerelease: ## pytest with the newest versions of everything, pre-releases included
+prerelease: ## pytest with the newest versions of everything, including pre-releases
 	$(PYTHON) -m venv $(PRERELEASE)
 	$(PRERELEASE)/$(SCRIPTS)/python -m pip install -q $(PIP_FLAGS) --pre --upgrade --upgrade-strategy eager \
 	  --only-binary :all: --no-binary heatmover,flowio -c constraints.txt -e '.[test]'
 	NUMBA_CACHE_DIR=$(abspath $(PRERELEASE))/numba $(PRERELEASE)/$(SCRIPTS)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
-# The report is tested in a real browser, which this installs (with sudo, for a user who may). Without one its tests are skipped, or fail if CI or
-# HEATMOVER_REQUIRE_BROWSER is set; this target itself never fails. One line says what it did.
+# Installs the browser in which the report is tested, with sudo if the user may. Without a browser these tests are
+# skipped, or fail if CI or HEATMOVER_REQUIRE_BROWSER is set. This target never fails, and prints one line.
 browser: ## install Chromium, in which the report is tested
 	@if [ -n "$$HEATMOVER_CHROMIUM" ]; then echo "Browser for the tests: $$HEATMOVER_CHROMIUM."; exit 0; fi; \
 	found=$$(command -v chromium || command -v chromium-browser || command -v google-chrome) && \
@@ -75,21 +74,22 @@ browser: ## install Chromium, in which the report is tested
 bench: $(VENV)/.installed-bench ## the benchmarks at small size, in one table
 	$(BIN)/python benchmarks/all_small.py
 
-# Figures and numbers of the paper. Full, into docs/results: see docs/results/scale.md for Fig. 6, the longest. QUICK=1: minutes, into benchmarks/output/paper.
-# DATA=mnist.npz adds Table 1, which needs MNIST. The cells of Fig. 6 are simulated, for the paper's are not public.
+# Figures and numbers of the paper, written into docs/results (docs/results/scale.md describes Fig. 6, the longest run).
+# QUICK=1 takes minutes and writes into benchmarks/output/paper. DATA=mnist.npz adds Table 1, which needs MNIST. The
+# cells of Fig. 6 are simulated, because the cells of the paper are not public.
 paper: $(VENV)/.installed-bench ## every figure and table of the paper, Fig. 6 with simulated cells (QUICK=1: minutes; DATA=mnist.npz adds Table 1)
 	$(BIN)/python benchmarks/paper/all.py $(if $(QUICK),--quick) $(if $(DATA),--data $(DATA))
 
-# -E reads every page anew: an unchanged page may show a result that changed code no longer gives. Pages of names that
-# are no longer public would stay, so they go first. Two processes: each starts kernels that use all cores.
+# -E reads every page again, because an unchanged page may show a result that the changed code no longer gives. Pages of
+# names that are no longer public are deleted first. Two processes, because each starts kernels that use all cores.
 docs: $(VENV)/.installed-docs ## the documentation, checked, into docs/_build/html
 	rm -rf docs/reference/generated docs/_build/html
 	$(BIN)/python -m sphinx -q -E -W --keep-going -j 2 -b html docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-# TAG=v1.2.3 checks a release: tag, version, changelog and citation agree. REPOSITORY=owner/name (and CONTACT=user) fills the conda recipe
-# and scverse's entry into build/packaging.
+# TAG=v1.2.3 checks that tag, version, changelog and citation of a release agree. REPOSITORY=owner/name (and
+# CONTACT=user) writes the conda recipe and the scverse entry into build/packaging.
 dist: $(VENV)/.installed-dist ## wheel and sdist into dist/, checked; the demo and a quick test from the wheel
 	$(BIN)/python .ci/dist.py --pip-flags='$(PIP_FLAGS)' --tag='$(TAG)' --repository='$(REPOSITORY)' --contact='$(CONTACT)'
 
@@ -98,9 +98,9 @@ clean: ## remove what the other targets made, except .venv, .venv-lowest and .ve
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp per extra. The constraints also bind what an extra pulls in: geomloss (bench) brings torch.
-# Asking for pip rather than for the directory also repairs a .venv whose creation was interrupted. What was installed is
-# compiled by all cores, for pip would use one: that is nearly half of the work, 97 of 206 s for the packages of the tests.
+# One stamp per extra. The constraints also apply to dependencies of an extra: geomloss (bench) installs torch.
+# The recipe tests for pip, not for the directory, so that it repairs a .venv whose creation was interrupted. All cores
+# compile the installed packages, because pip would use one core for nearly half of the time: 97 of 206 s for `test`.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

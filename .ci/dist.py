@@ -180,6 +180,19 @@ def check_sdist(files: Iterable[str], names: set[str] | None) -> None:
         fail("an sdist of files under version control", f"also {some(further)}", "commit them or put them elsewhere")
 
 
+def copied(root: Path, place: Path, repository: str) -> Path:
+    """Return a copy of the files under version control, with the addresses of the project filled in."""
+    names = tracked(root)
+    if names is None:
+        fail("a clone for --repository", "no version control", "run it in one")
+    for name in names or ():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, place / name)
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    (place / "pyproject.toml").write_text(fill_project(text, repository), encoding="utf-8")
+    return place
+
+
 def build(root: Path, folder: Path) -> tuple[Path, Path]:
     """Build sdist and, from it, the wheel; a wheel from the tree must be equal. Return wheel and sdist."""
     about = project(root)
@@ -285,6 +298,15 @@ def without_heading(text: str) -> str:
     return re.sub(r"\A(#.*\n)*", "", text)
 
 
+def fill_project(text: str, repository: str) -> str:
+    """Return pyproject.toml with the addresses of the project, which stand in it as comments that begin with `#: `."""
+    owner, _, name = repository.partition("/")
+    filled = re.sub(r"^#: (.*)$", lambda line: line[1].replace("OWNER", owner).replace("NAME", name), text, flags=re.M)
+    if filled == text:
+        fail("lines that begin with '#: ' in pyproject.toml", "none", "see [project.urls] there")
+    return filled
+
+
 def fill_recipe(text: str, sdist: Path, repository: str, contact: str) -> str:
     """Return the conda recipe for a released sdist: address and checksum in place of this folder."""
     local = "source:\n  path: ../..\n"
@@ -300,8 +322,8 @@ def fill_recipe(text: str, sdist: Path, repository: str, contact: str) -> str:
 
 def fill_ecosystem(text: str, repository: str, contact: str) -> str:
     """Return the entry for scverse's list: where the project is, and whom to ask."""
-    owner, _, name = repository.partition("/")
-    home, pages = f"https://github.com/{repository}", f"https://{owner.lower()}.github.io/{name}/"
+    name = repository.partition("/")[2]
+    home, pages = f"https://github.com/{repository}", f"https://{name.lower()}.readthedocs.io"
     return f"{text}project_home: {home}\ndocumentation_home: {pages}\ncontact:\n  - {contact}\n"
 
 
@@ -337,7 +359,9 @@ def main(arguments: list[str] | None = None) -> None:
         check_tag(ROOT, asked.tag)
     if asked.repository:
         check_names(asked.repository, contact)
-    wheel, sdist = build(ROOT, ROOT / "dist")
+    with tempfile.TemporaryDirectory() as place:
+        source = copied(ROOT, Path(place), asked.repository) if asked.repository else ROOT
+        wheel, sdist = build(source, ROOT / "dist")
     check_wheel(of_wheel(wheel), of_package(ROOT), about)
     check_sdist(of_sdist(sdist), tracked(ROOT))
     run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist])

@@ -9,8 +9,8 @@ unpaired  six types of equal size, 150 cells
 pairs     the same with eight pairs, each with odds (x exp(0.6 z)) and places (+ 0.5 z) of its own
 unequal   60 cells in cases and 300 in controls
 few       three types
-dominant  the type that changes has 60 % of the cells
-rare      the type that changes has 3 % of 300 cells
+dominant  the type that changes has 60% of the cells
+rare      the type that changes has 3% of 300 cells
 
 Reported for numbers and for states, at q <= 0.1: share of changed types that are called with the right sign (found),
 mean share of calls that are false (a cohort without a call counts as 0), and how far the parts of all types are from
@@ -66,7 +66,7 @@ def simulate(made: Cohort, kind: str, seed: int):
     """Return cells, their samples and their types, the pair of each sample, and the sign of the change of number."""
     rng = np.random.default_rng(seed)
     n_types = len(made.shares)
-    centres = APART / np.sqrt(2) * np.eye(DIMENSIONS)[:n_types]
+    centers = APART / np.sqrt(2) * np.eye(DIMENSIONS)[:n_types]
     in_number, in_state = KINDS[kind]
     sign = (1 if seed % 2 else -1) * in_number
     pair_odds = rng.normal(size=(GROUP, n_types)) * (PAIR_ODDS if made.pairs else 0)
@@ -80,7 +80,7 @@ def simulate(made: Cohort, kind: str, seed: int):
         odds[0] += case * sign * np.log(FACTOR)
         shares = np.exp(odds) / np.exp(odds).sum()
         drawn = rng.choice(n_types, made.cells[0 if case else 1], p=shares)
-        places = centres + PLACE * rng.normal(size=centres.shape) + pair_place[pair]
+        places = centers + PLACE * rng.normal(size=centers.shape) + pair_place[pair]
         places[0] += case * in_state * direction
         points.append(places[drawn] + rng.normal(size=(drawn.size, DIMENSIONS)))
         samples += [f"{'case' if case else 'control'} {pair}"] * drawn.size
@@ -130,14 +130,15 @@ def main() -> None:
                 work = partial(examine, design, kind, options.permutations)
                 table = np.array(list(pool.map(work, seeds, chunksize=5)))
                 mean, worst = table.mean(axis=0), max(worst, float(table[:, 4].max()))
-                shown = ["" if np.isnan(value) else f"{100 * value:.0f} %" for value in (mean[0], mean[2])]
-                rows.append([design, kind, shown[0], f"{100 * mean[1]:.1f} %", shown[1], f"{100 * mean[3]:.1f} %"])
+                shown = ["" if np.isnan(value) else f"{100 * value:.0f}%" for value in (mean[0], mean[2])]
+                rows.append([design, kind, shown[0], f"{100 * mean[1]:.1f}%", shown[1], f"{100 * mean[3]:.1f}%"])
                 print(*rows[-1], flush=True)
-    heads = ["design", "what changes", "number: found", "number: false", "state: found", "state: false"]
+    heads = ["design", "what changes", "abundance: found", "abundance: false", "state: found", "state: false"]
     note = (
-        f"{options.cohorts} cohorts each of {GROUP} cases and {GROUP} controls, {options.permutations} permutations, "
-        f"q at most {LEVEL:g}. One type changes: its odds times {FACTOR:g} or divided by it, its cells by {MOVED:g} "
-        f"standard deviations. The parts of all types add up to the distance to {worst:.0e}."
+        f"Each row shows {options.cohorts} cohorts of {GROUP} cases and {GROUP} controls, tested with "
+        f"{options.permutations} permutations. A type is called different if q is at most {LEVEL:g}. One type "
+        f"changes: its odds are multiplied or divided by {FACTOR:g}, or its cells move by {MOVED:g} standard "
+        f"deviations. The contributions of all types sum to the distance, with an error of at most {worst:.0e}."
     )
     write_table("abundance", heads, rows, note, folder=options.record)
 

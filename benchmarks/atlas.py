@@ -1,4 +1,4 @@
-"""An atlas against a refit: same neighbours, how much faster; and how long saving and loading take.
+"""An atlas against a refit: same neighbors, how much faster; and how long saving and loading take.
 
 Held-out samples are mapped onto an atlas of the others, one at a time as they would come in, and compared with a full
 `hm.compare` of the others and that sample. P@10: how many of the ten nearest reference samples are the same. Seconds
@@ -71,7 +71,7 @@ def held_out(path: Path, n_held: int, seed: int) -> list[list[str]]:
         ["times as fast", f"{fit / mapping:.0f}"],
         ["mapping all of them at once, CPU s each", f"{each:.4f}"],
         ["times as fast as a refit for each", f"{fit / each:.0f}"],
-        ["the reference mapped again, same bits", "yes" if same else "NO"],
+        ["the reference mapped again, bit-identical", "yes" if same else "NO"],
     ]
 
 
@@ -95,7 +95,7 @@ def saved(n_nodes: int, n_samples: int, seed: int) -> list[list[str]]:
         ["build, CPU s", f"{built:.1f}"],
         ["save, CPU s (elapsed)", f"{write:.2f} ({written:.2f})"],
         ["load, CPU s (elapsed)", f"{read:.2f} ({loaded:.2f})"],
-        ["same bits", "yes" if same else "NO"],
+        ["bit-identical", "yes" if same else "NO"],
     ]
 
 
@@ -111,8 +111,11 @@ def main() -> None:
     warnings.simplefilter("ignore", hm.GraphWarning)
     rows = [] if args.data is None else held_out(args.data / "melanoma_sadefeldman48.npz", args.held, args.seed)
     rows += saved(args.nodes, args.samples, args.seed)
-    note = "Mapping and refit in turn in one process, the least of three rounds, mean over the held-out samples."
-    write_table("atlas", ["", "found"], rows, note, folder=args.record)
+    note = (
+        "Mapping new samples and refitting the atlas ran alternately in one process. Times are the minimum of three "
+        "rounds, averaged over the held-out samples."
+    )
+    write_table("atlas", ["", "result"], rows, note, folder=args.record)
 
 
 if __name__ == "__main__":

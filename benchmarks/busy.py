@@ -1,4 +1,4 @@
-"""What a busy neighbour costs: each stage alone, and beside a process that keeps one core busy.
+"""What a busy neighbor costs: each stage alone, and beside a process that keeps one core busy.
 
 Of two cores such a process takes half of one, so that work which shares both fairly takes 1.33 times as long, and work
 on one core up to twice. More than about 2.5 says that threads wait for each other: with a core busy, the last to arrive
@@ -27,7 +27,7 @@ import heatmover as hm
 
 MOST = 2.5
 # Ends by itself, should nobody end it.
-NEIGHBOUR = "import time; end = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
+NEIGHBOR = "import time; end = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
 
 Stage = Callable[[], object]
 
@@ -92,13 +92,13 @@ def stages(*, small: bool) -> dict[str, Callable[[], Stage]]:
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Keep one core busy."""
-    neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    neighbor = subprocess.Popen([sys.executable, "-c", NEIGHBOR])
     try:
         time.sleep(0.3)  # until it is
         yield
     finally:
-        neighbour.kill()
-        neighbour.wait()
+        neighbor.kill()
+        neighbor.wait()
 
 
 def seconds(run: Stage) -> float:
@@ -108,7 +108,7 @@ def seconds(run: Stage) -> float:
 
 
 def measure(run: Stage, rounds: int) -> tuple[float, float, float]:
-    """Return the median seconds alone and beside, rounds of both in turn, and the seconds of work of one run."""
+    """Return the median seconds alone and beside, rounds of both in turn, and the CPU seconds of one run."""
     run()  # compiles, and fills the caches
     alone, beside = [], []
     for _ in range(rounds):
@@ -135,8 +135,11 @@ def main() -> None:
         verdict = "" if beside / alone <= MOST else "waits"
         rows.append([name, f"{alone:.3f}", f"{work:.3f}", f"{beside:.3f}", f"{beside / alone:.2f}", verdict])
         print(" | ".join(rows[-1]), flush=True)
-    heads = ["stage", "seconds alone", "seconds of work", "beside a busy core", "ratio", f"above {MOST}"]
-    note = f"Medians of {args.rounds} rounds, alone and beside in turn. Work is that of all cores together."
+    heads = ["stage", "seconds alone", "CPU seconds", "next to a busy core", "ratio", f"above {MOST}"]
+    note = (
+        f"Medians of {args.rounds} rounds. In each round, each stage ran first alone and then while another process "
+        "kept one core busy. CPU seconds are summed over all cores."
+    )
     write_table("busy", heads, rows, note, folder=args.record)
 
 

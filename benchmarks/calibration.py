@@ -25,7 +25,7 @@ from heatmover.transport.baselines import exact_emd
 
 JUDGED = 200
 COHORTS = {"melanoma": ("melanoma_sadefeldman48.npz", False), "kidney": ("kidney_igan_glomeruli634.npz", True)}
-HEADS = ["data", "median error, %", "90 % within, %", "it says, %", "without the curve, %"]
+HEADS = ["data", "median error, %", "90% within, %", "estimated error, %", "without the curve, %"]
 HEADS += ["Spearman", "uncalibrated", "best K", "P@10", "uncalibrated P@10", "best K P@10", "seconds"]
 
 
@@ -65,9 +65,11 @@ def main() -> None:
         problem = of_cohort(args.data / file, standardize=standardize)
         show(name, [judge(problem, seed) for seed in range(args.seeds)])
     note = (
-        f"64 exact pairs; mean over {args.seeds} seeds (of the shapes, or of the pairs in a cohort). Errors: of pairs "
-        'that were not used; "it says" is what `calibrate` reports by cross-validation. Best K: the best single scale '
-        "in hindsight, of Spearman and of P@10 each. Seconds: `calibrate` on a busy machine, all cores."
+        f"64 pairs were solved exactly. Values are means over {args.seeds} seeds (of the shapes, or of the pairs in a "
+        'cohort). Errors are measured on pairs that were not used for the calibration; "estimated error" is the error '
+        'that `calibrate` reports. "Best K" is the uncalibrated model with the best largest scale K in hindsight, '
+        "chosen separately for Spearman and for P@10. Seconds are the times of `calibrate` on a busy machine, with "
+        "all cores."
     )
     print()
     write_table("calibration", HEADS, rows, note, folder=args.record, packages=(*PACKAGES, "POT"))

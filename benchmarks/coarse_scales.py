@@ -104,7 +104,7 @@ def main() -> None:
         rows.append(growth(n_points, n_measures, turns=3 if n_points * n_measures <= 10**7 else 1))
     if args.record:
         heads = ["points", "measures", "K = 10, s", "K = 16, s", "ratio", "ratio with graph", "embedding", "methods"]
-        note = "Seconds of work of all cores together, fit and transform on the swiss roll, method auto."
+        note = 'CPU seconds, summed over all cores, to fit and transform measures on the swiss roll with method="auto".'
         write_table("coarse_scales", heads, rows, note, folder=args.record)
     agreement(1_500 if args.small else 6_000)
 

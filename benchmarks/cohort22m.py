@@ -110,9 +110,9 @@ def write_tables(root, codes, names, n_markers):
 
 
 def write_sheet(path, names, shares, rng):
-    centred = (shares - shares.mean(axis=0)) / shares.std(axis=0)
+    centered = (shares - shares.mean(axis=0)) / shares.std(axis=0)
     first, second, _ = SIGNALS.values()
-    risk = 1 / (1 + np.exp(-(1.5 * centred[:, first] - centred[:, second] - 0.5)))
+    risk = 1 / (1 + np.exp(-(1.5 * centered[:, first] - centered[:, second] - 0.5)))
     died = rng.random(len(names)) < risk
     lines = [",".join(["sample", "outcome", *SIGNALS])]
     for name, dead, row in zip(names, died, shares, strict=True):
@@ -135,7 +135,7 @@ def peak() -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds on the clock, seconds of work of all cores together, and peak memory in GB."""
+    """Wall seconds, CPU seconds, and peak memory in GB."""
 
     seconds: float
     work: float
@@ -288,7 +288,7 @@ def sizes_run(folder: Path, options: argparse.Namespace) -> None:
     if options.record:
         rows.append(["peak resident memory", *(f"{value:.2f} GB" for value in peaks), ""])
         heads = ["stage", *(f"{int(size):,} cells" for size in options.sizes), "exponent"]
-        note = f"Seconds of work of all cores together; landmarks: {options.landmarks or 'by size'}."
+        note = f"CPU seconds, summed over all cores. Number of landmarks: {options.landmarks or 'by size'}."
         write_table("cohort22m_sizes", heads, rows, note, folder=options.record)
 
 
@@ -310,7 +310,7 @@ def workers_run(folder: Path, options: argparse.Namespace) -> None:
         faster = f"{seconds[options.workers[0]] / seconds[count]:.1f} x"
         rows.append([count, f"{seconds[count]:.1f}", faster, digest(result.distances)])
     if options.record:
-        heads = ["worker processes", "seconds to count", "as fast", "digest of the distances"]
+        heads = ["worker processes", "seconds to count", "times as fast", "digest of the distances"]
         write_table("cohort22m_workers", heads, rows, f"{cohort.n_cells:,} cells.", folder=options.record)
 
 
@@ -349,7 +349,10 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
     rows = [[*(f"{value:.4f}" for value in figures), f"{result.model.max_scale_} ({full.model.max_scale_})"]]
     if options.record:
         heads = ["Spearman of all pairs", "per sample", "as the run itself measured", "distortion", "scale"]
-        note = f"{cohort.n_cells:,} cells; in brackets the scale on the graph over all of them."
+        note = (
+            f"{cohort.n_cells:,} cells. The number in brackets is the scale that was chosen on the graph over all "
+            "cells."
+        )
         write_table("cohort22m_full", heads, rows, note, folder=options.record)
 
 

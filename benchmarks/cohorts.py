@@ -2,7 +2,7 @@
 
 --data is a folder with melanoma_sadefeldman48.npz (scRNA-seq, 48 samples of 32 patients, response to therapy) and
 kidney_igan_glomeruli634.npz (shapes of glomeruli, 634 patients, eGFR class). Judged by 5-NN balanced accuracy, all
-samples of the same patient left out, by the share of those neighbours that have the same class, and by PERMANOVA's R
+samples of the same patient left out, by the share of those neighbors that have the same class, and by PERMANOVA's R
 squared. Intervals come from a bootstrap over patients with all predictions fixed. All methods run in turn; seconds are
 those of work of all cores together, from points to all pairs: on the clock, other work on the machine would be in them.
 A full run writes numbers to docs/results/numbers.
@@ -56,7 +56,7 @@ class Cohort:
 
 @dataclass
 class Entry:
-    """What a method found: distances, and seconds of work of all cores together, once per seed."""
+    """Results of one method: distances and CPU seconds, one entry per seed."""
 
     name: str
     distances: list[np.ndarray] = field(default_factory=list)
@@ -150,9 +150,9 @@ def race(cohort: Cohort, methods: dict[str, tuple[Method, int]], first_seed: int
 
 
 def votes(distances: np.ndarray, cohort: Cohort, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each sample, whether 5-NN tells its class, and the share of its neighbours that have it.
+    """Return, for each sample, whether 5-NN tells its class, and the share of its neighbors that have it.
 
-    Samples of the same patient are no neighbours. Of samples equally far, chance decides which come first; of classes
+    Samples of the same patient are no neighbors. Of samples equally far, chance decides which come first; of classes
     with equally many votes, the one of the nearest sample wins.
     """
     _, codes = np.unique(cohort.classes, return_inverse=True)
@@ -225,8 +225,8 @@ def among(cohort: Cohort, kept: np.ndarray, entries: Sequence[Entry]) -> tuple[C
 
 # --- exhibits
 
-HEADS = ["method", "balanced accuracy", "over seeds", "heatmover ahead by", "neighbours alike", "R²"]
-TIME_HEADS = ["seconds of work", "of heatmover"]
+HEADS = ["method", "balanced accuracy", "over seeds", "heatmover ahead by", "neighbors alike", "R²"]
+TIME_HEADS = ["CPU seconds", "relative to heatmover"]
 
 
 def with_times(rows: list[list[str]], entries: Sequence[Entry]) -> list[list[str]]:
@@ -238,9 +238,10 @@ def with_times(rows: list[list[str]], entries: Sequence[Entry]) -> list[list[str
 def note(cohort: Cohort, entries: Sequence[Entry]) -> str:
     seeds = ", ".join(f"{e.name} {len(e.work)}" for e in entries)
     return (
-        f"{cohort}. ± is the deviation over resampled patients; in brackets 95 % of them. Scale K of heatmover over "
-        f"seeds: {entries[0].scales}. Runs: {seeds}. Seconds of work are those of all cores "
-        "together. heatmover has its defaults; numbers of cells and of clusters were set by us, not searched."
+        f"{cohort}. ± is the standard deviation over resampled patients. Brackets are the interval that contains 95% "
+        f"of the resamples. The scales K that heatmover chose with each seed are {entries[0].scales}. Number of runs: "
+        f"{seeds}. CPU seconds are summed over all cores. heatmover runs with its defaults. We chose the numbers of "
+        "cells and of clusters without tuning."
     )
 
 
@@ -296,8 +297,10 @@ def kidney(show: Exhibit, path: Path) -> None:
     rows = [[*row, *both] for row, both in zip(judge(part, restricted, show.seed), bias, strict=True)]
     heads = [*HEADS, "size and nearest, all", "size and nearest, these"]
     text = (
-        f"The {len(part.sizes)} patients with at least {FEW} items, neighbours among them. Last columns: Spearman of "
-        "the number of items and the distance to the nearest patient, first seed."
+        f"Only the {len(part.sizes)} patients with at least {FEW} items are included. Neighbors are searched among "
+        'these patients. "Size and nearest" is the Spearman correlation between the number of items of a patient '
+        "and the distance to the "
+        "nearest patient, for the first seed."
     )
     show.table(heads, rows, note=text, suffix="_kidney_large")
 

@@ -56,8 +56,9 @@ def main() -> None:
         rows.append([name, *(f"{hm.metrics.spearman(truth, found):.3f}" for found in figures)])
     heads = ["data", "own graph", *(f"scanpy, k={k}{loops}" for k in neighbors for loops in ("", ", loops"))]
     note = (
-        "Spearman with the exact distances; 30 samples. scanpy's graph: its defaults but for k. Loops: ones on the "
-        "diagonal, at the largest scale chosen without them."
+        "The table shows the Spearman correlation with the exact distances, for 30 samples. scanpy's graph has "
+        'default settings except for k. "Loops" are self-loops of weight one; the largest scale is the scale that was '
+        "chosen without loops."
     )
     write_table("connectivities", heads, rows, note, folder=args.record, packages=(*PACKAGES, "POT", "scanpy"))
 

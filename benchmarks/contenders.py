@@ -30,7 +30,7 @@ WARM_UP = 2_000
 
 @dataclass(frozen=True)
 class Run:
-    """Distances, seconds of work by stage, memory, seconds on the clock by stage, and work for the choice of scale."""
+    """Distances, CPU and wall seconds by stage, memory, and CPU seconds for the choice of the largest scale."""
 
     distances: np.ndarray
     seconds: dict[str, float]
@@ -52,7 +52,7 @@ Times = list[tuple[float, float]]
 
 
 def now() -> tuple[float, float]:
-    """Return the seconds of work of this process, and those on the clock."""
+    """Return the CPU seconds of this process and the wall time in seconds."""
     return time.process_time(), time.perf_counter()
 
 

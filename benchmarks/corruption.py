@@ -4,7 +4,7 @@ An atlas is saved and a sample added to it; then, again and again, something of 
 and the damage is undone. Damages flip a bit, change, drop, insert, repeat or swap bytes, cut a file, empty it, delete
 it, swap two files, copy one over another, add one, or put a link in the place of one. Verdicts:
 
-- refused: `InvalidInputError`, one sentence;
+- rejected: `InvalidInputError`, one sentence;
 - same: the damage changed nothing (equal bytes), and the atlas answers as before;
 - silent: it loaded although something had changed;
 - foreign: another error.
@@ -143,7 +143,7 @@ def verdict(store: Path, before: dict[str, bytes], answer: bytes, cells: np.ndar
     try:
         found = hm.load(store).map(cells, "new").embedding.tobytes()
     except InvalidInputError:
-        return "refused"
+        return "rejected"
     except Exception as error:
         return f"foreign: {type(error).__name__}"
     unchanged = contents(store) == before and not any(path.is_symlink() for path in store.rglob("*"))
@@ -185,16 +185,17 @@ def main() -> int:
             counts[name][verdict(store, before, answer, cells)] += 1
             restore(store, before, [path] if other is None else [path, other])
         assert contents(store) == before
-    kinds = sorted({kind for found in counts.values() for kind in found} | {"refused", "same", "silent"})
+    kinds = sorted({kind for found in counts.values() for kind in found} | {"rejected", "same", "silent"})
     rows = [[name, sum(found.values()), *(found[kind] for kind in kinds)] for name, found in counts.items()]
     total = Counter(kind for found in counts.values() for kind in found.elements())
     rows.append(["all", args.number, *(total[kind] for kind in kinds)])
     note = (
-        "Random damages of a saved atlas, each followed by a load. Refused: one sentence says what is wrong. Same: the "
-        "damage left every byte as it was. Silent and foreign errors would be failures."
+        'Each trial damages a saved atlas at random and then loads the atlas. "Rejected" means that loading raised an '
+        'error that states in one sentence what is wrong. "Same" means that the damage left every byte unchanged. '
+        '"Silent" counts loads with wrong values. An error raised by another library would also be a failure.'
     )
     write_table("corruption", ["damage", "times", *kinds], rows, note, folder=args.record)
-    return int(total["refused"] + total["same"] != args.number)
+    return int(total["rejected"] + total["same"] != args.number)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How often tests of designs err and find: a variable that goes with a covariate, which the distances depend on.
 
-Ignored, the covariate makes a difference of the variable where there is none; adjusted for, the test should call 5 %.
+Ignored, the covariate makes a difference of the variable where there is none; adjusted for, the test should call 5%.
 The last rows compare two ways to adjust a distance correlation where the distances depend on the covariate along a
 curve: the package's, and the partial distance correlation of Szekely and Rizzo (2014) with its number permuted.
 
@@ -128,7 +128,7 @@ def by_correlation(run: Run, seed: int, *, adjusted: bool) -> float:
 
 
 def by_partial_correlation(run: Run, seed: int, *, adjusted: bool) -> float:
-    """Szekely and Rizzo (2014): U-centred distances, projected off those of the covariate; its number is permuted."""
+    """Szekely and Rizzo (2014): U-centered distances, projected off those of the covariate; its number is permuted."""
     rng = np.random.default_rng(seed)
     (covariate,) = run.adjust.values()
     a, b, c = (u_centered(x) for x in (cdist(run.places, run.places), apart(run.variable), apart(covariate)))
@@ -159,12 +159,12 @@ def u_centered(matrix: Array) -> Array:
 
 Test = Callable[..., float]
 SCENARIOS: tuple[tuple[str, Callable[..., Run], Test, float], ...] = (
-    ("groups that go with a number", confounded_number, by_permanova, 1.5),
-    ("groups that go with a batch", confounded_batch, by_permanova, 1.5),
+    ("groups associated with a number", confounded_number, by_permanova, 1.5),
+    ("groups associated with a batch", confounded_batch, by_permanova, 1.5),
     ("three groups, four sites and a number", confounded_factors, by_permanova, 1.0),
-    ("pairs with a number that goes with the visit", pairs, by_permanova, 2.0),
+    ("pairs with a covariate associated with the visit", pairs, by_permanova, 2.0),
     ("patients of one to three samples, and a number", patients, by_permanova, 2.0),
-    ("a number that goes with another", numbers, by_correlation, 1.5),
+    ("a number associated with another", numbers, by_correlation, 1.5),
     ("the same, distances along a curve", curve, by_correlation, 0.4),
     ("a number, by Szekely and Rizzo (2014)", numbers, by_partial_correlation, 1.5),
     ("the same, distances along a curve", curve, by_partial_correlation, 0.4),
@@ -186,7 +186,7 @@ def false_positives(runs: int, few: int) -> list[list[str]]:
         ignored = rate(make, test, 0.0, few, adjusted=False)
         adjusted = rate(make, test, 0.0, runs, adjusted=True)
         power = rate(make, test, effect, few, adjusted=True)
-        rows.append([name, f"{100 * ignored:.0f} %", f"{100 * adjusted:.1f} %", f"{power:.2f}"])
+        rows.append([name, f"{100 * ignored:.0f}%", f"{100 * adjusted:.1f}%", f"{power:.2f}"])
         print(" | ".join(rows[-1]), f"| {time.perf_counter() - start:.0f} s", flush=True)
     return rows
 
@@ -283,26 +283,29 @@ def main() -> None:
             heads = ["cohort of 40", "chance", *(f"batch, {kind}" for kind in kinds)]
             heads += [*(f"condition, {kind}" for kind in kinds), "error of the shift"]
             note = (
-                f"Share of samples whose nearest is of the same batch, or condition: means of {runs} cohorts of 100 "
-                "cells a sample; the error in spreads of the cells."
+                f"Share of samples whose nearest sample has the same batch, or the same condition: means of {runs} "
+                "cohorts with 100 cells per sample. The error of the shift is relative to the spread of the cells."
             )
             write_table("designs_batches", heads, rows, note, folder=arguments.record)
         return
     if arguments.speed:
         size = 60 if arguments.small else 1_000
         rows = speed(size, 99 if arguments.small else 999)
-        heads = ["design", "seconds by the clock", "seconds of work"]
+        heads = ["design", "wall seconds", "CPU seconds"]
         if arguments.record:
-            write_table("designs_speed", heads, rows, "999 permutations, best of three.", folder=arguments.record)
+            write_table(
+                "designs_speed", heads, rows, "999 permutations; the minimum of three runs.", folder=arguments.record
+            )
         return
     runs = SMALL if arguments.small else arguments.runs
     with threadpool_limits(1):
         rows = false_positives(runs, max(SMALL, runs // 4))
     if arguments.record:
-        heads = ["design", "called although equal, covariate ignored", "adjusted for", "found, adjusted for"]
+        heads = ["design", "false positives, covariate ignored", "adjusted for", "power, adjusted for"]
         note = (
-            f"At {100 * LEVEL:g} %, {PERMUTATIONS} permutations; {runs:,} runs of the adjusted test without a "
-            f"difference, {max(SMALL, runs // 4):,} of the others. The standard error of 5 % of 2,000 is 0.5 %."
+            f"The tests have a level of {100 * LEVEL:g}%, with {PERMUTATIONS} permutations. False positive rates of "
+            f"the adjusted test are measured in {runs:,} runs without a difference, and the other columns in "
+            f"{max(SMALL, runs // 4):,} runs. For a true rate of 5%, the standard error over 2,000 runs is 0.5%."
         )
         write_table("designs", heads, rows, note, folder=arguments.record)
 

@@ -1,9 +1,9 @@
 """How often the dispersion test errs and finds: equal spread of every shape, and unequal spread of Gaussians.
 
-Under equal spread a good test at 5 % is right in 95 % of runs, whatever the shape of the data: with tails so heavy that
+Under equal spread a good test at 5% is right in 95% of runs, whatever the shape of the data: with tails so heavy that
 one sample outweighs the rest, with most samples equal, skewed, in groups of unequal size, far apart, in batches, and
 with several samples of a patient. Where nearly all samples are equal, few permutations differ, and no test by
-permutation can reach 5 %: 10 against 10 with four samples that differ from the rest have a smallest p of 0.09.
+permutation can reach 5%: 10 against 10 with four samples that differ from the rest have a smallest p of 0.09.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ SHAPES: dict[str, Shape] = {
     "Cauchy, radial 5-D": student(1, 5, radial=True),
     "Student t2, 2-D": student(2, 2),
     "half identical": identical(0.5),
-    "70 % identical": identical(0.7),
-    "85 % identical": identical(0.85),
+    "70% identical": identical(0.7),
+    "85% identical": identical(0.85),
     "rounded to integers": rounded,
     "lognormal 1, 2-D": lognormal(1.0, 2),
     "lognormal 1.5, 1-D": lognormal(1.5, 1),
@@ -95,8 +95,8 @@ KINDS = {
     "one sample 30, 100 or a million out": ("one outlier",),
     "Cauchy, Student t2": ("Cauchy", "Student"),
     "lognormal, exponential": ("lognormal", "exponential"),
-    "rounded to integers; half or 70 % of the samples identical": ("rounded", "half", "70 %"),
-    "85 % identical": ("85 %",),
+    "rounded to integers; half or 70% of the samples identical": ("rounded", "half", "70%"),
+    "85% identical": ("85%",),
 }
 SIZES = {"10/10": (10, 10), "6/20": (6, 20), "5/10/20": (5, 10, 20), "15/15": (15, 15)}
 # How far apart the groups lie, in units of the shapes; the last makes every group a world of its own.
@@ -146,7 +146,7 @@ def designs() -> list[tuple[str, dict[str, Any]]]:
         (f"{name}; {sizes}", {"shape": name, "sizes": SIZES[sizes]}) for name in SHAPES for sizes in SIZES
     ]
     for name in ("Gaussian, 1-D", "Gaussian, 2-D", "Gaussian, 50-D", "one outlier, 1e6", "Cauchy, 2-D",
-                 "70 % identical", "lognormal 1, 2-D", "exponential, 1-D", "exponential, 3-D"):  # fmt: skip
+                 "70% identical", "lognormal 1, 2-D", "exponential, 1-D", "exponential, 3-D"):  # fmt: skip
         for shift in ("near", "apart", "far"):
             for sizes in ("10/10", "6/20"):
                 options = {"shape": name, "sizes": SIZES[sizes], "shift": SHIFTS[shift]}
@@ -175,7 +175,7 @@ def summary(called: dict[str, float]) -> list[list[str]]:
 
 
 def span(shares: list[float]) -> str:
-    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %" if shares else ""
+    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f}%" if shares else ""
 
 
 def rate(options: dict[str, Any], runs: int, pool: ProcessPoolExecutor) -> float:
@@ -208,7 +208,7 @@ def main() -> None:
             ("Gaussian, 50-D", (10, 10), (1.0, 1.1)), ("Gaussian, 2-D", (6, 20), (2.0, 1.0)),
             ("Gaussian, 2-D", (6, 20), (1.0, 2.0)), ("Gaussian, 2-D", (5, 10, 20), (1.0, 1.0, 2.0)),
             ("one outlier, 1e6", (10, 10), (1.0, 2.0)), ("Cauchy, 2-D", (15, 15), (1.0, 3.0)),
-            ("70 % identical", (15, 15), (1.0, 5.0)), ("exponential, 3-D", (15, 15), (1.0, 2.0)),
+            ("70% identical", (15, 15), (1.0, 5.0)), ("exponential, 3-D", (15, 15), (1.0, 2.0)),
         ):  # fmt: skip
             title = f"{name}; {'/'.join(map(str, sizes))} widths {'/'.join(f'{width:g}' for width in widths)}"
             if arguments.only in title:
@@ -218,9 +218,12 @@ def main() -> None:
     if arguments.record:
         heads = ["data", "equal places", "groups apart", "in batches, pairs or patients, shifted"]
         note = (
-            f"Called at {100 * LEVEL:g} % although the spread is equal: from the least to the most of {len(shares)} "
-            f"designs, {runs:,} runs of each, 199 permutations. Groups of {', '.join(SIZES)}; apart by 0.7, 5 or 100 "
-            "(10/10 and 6/20); in blocks 15/15."
+            f"Share of data sets in which the test of dispersion is significant at a level of {100 * LEVEL:g}% "
+            "although all groups have equal dispersion. The table shows the smallest and the largest share over "
+            f"{len(shares)} designs, with {runs:,} runs of each and 199 permutations. The groups have "
+            f"{', '.join(SIZES)} samples. In the column "
+            '"groups apart", the centers of the groups are 0.7, 5 or 100 apart (10/10 and 6/20 samples). Designs with '
+            "blocks have 15/15 samples."
         )
         write_table("dispersion", heads, summary(shares), note, folder=arguments.record)
 

@@ -100,9 +100,9 @@ def frames(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]:
         differences, errors = _contrast._differences(logs, members)
     changed = data.coordinates[:, 0] == BRANCH
     result = []
-    centres = (np.zeros(len(members)), np.median(differences, axis=1), [_contrast._mode(row) for row in differences])
-    for centre in centres:
-        statistics = (differences - np.asarray(centre)[:, None]) / errors
+    centers = (np.zeros(len(members)), np.median(differences, axis=1), [_contrast._mode(row) for row in differences])
+    for center in centers:
+        statistics = (differences - np.asarray(center)[:, None]) / errors
         statistic, p_values = statistics[0], _contrast.two_sided(statistics)
         result.append(rates(statistic, false_discovery(p_values), changed, np.sign(effect))[0])
     return tuple(result)
@@ -159,9 +159,9 @@ def main() -> None:
                 f"{name:12} {mean[0]:6.3f} {mean[1]:7.3f} (+-{error:.3f}) {mean[2]:6.2f} {mean[3]:5.2f} {mean[4]:9.3f}",
                 flush=True,
             )
-            found = (f"{mean[0]:.3f}", f"{100 * mean[2]:.0f} %") if effect else ("", "")
-            false = f"{100 * mean[1]:.1f} % ± {100 * error:.1f}", f"{100 * mean[4]:.1f} %"
-            rows.append([name, *found, *false, f"{100 * mean[3]:.1f} %"])
+            found = (f"{mean[0]:.3f}", f"{100 * mean[2]:.0f}%") if effect else ("", "")
+            false = f"{100 * mean[1]:.1f}% ± {100 * error:.1f}", f"{100 * mean[4]:.1f}%"
+            rows.append([name, *found, *false, f"{100 * mean[3]:.1f}%"])
         if options.frames:
             table = np.array(list(pool.map(partial(frames, 2.0, options.permutations), range(1_000, 1_040))))
             plain, median, mode = table.mean(axis=0)
@@ -170,8 +170,9 @@ def main() -> None:
         heads = ["odds of the branch in cases", "area under the ROC curve", "cells of the branch found"]
         heads += ["false calls of cells", "false calls of branches", "cohorts with a call"]
         note = (
-            f"{count} cohorts each of {SAMPLES} samples of {CELLS} cells, {options.permutations} permutations; means, "
-            f"± the standard error. A cell is called if q is at most {LEVEL:g}."
+            f"Each row shows {count} cohorts of {SAMPLES} samples with {CELLS} cells, tested with "
+            f"{options.permutations} permutations. Values are means over the cohorts ± standard error. A cell is "
+            f"called different if q is at most {LEVEL:g}."
         )
         write_table("explain", heads, rows, note, folder=options.record)
     transposes()

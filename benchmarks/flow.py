@@ -115,7 +115,7 @@ def report(name: str, path: list[np.ndarray], referee: Referee, seconds: float) 
     for where, start, end, share in zip(("in space", "along the roll"), first, last, fallen, strict=True):
         print(f"{name:20s} exact EMD {where:14s} {start:8.3f} -> {end:8.3f}   falls by {share:7.2%}")
     print(f"{name:20s} {len(path) - 1} steps, {seconds:.1f} s", flush=True)
-    return [f"{100 * share:.2f} %" for share in reversed(fallen)]
+    return [f"{100 * share:.2f}%" for share in reversed(fallen)]
 
 
 def run(seed: int, args: argparse.Namespace) -> tuple[Paths, np.ndarray, np.ndarray, list[list[str]]]:
@@ -188,8 +188,8 @@ def main() -> None:
             draw(paths, reference, target, args.picture or (PICTURE if args.record else OUTPUT))
     heads = ["flow along the gradient of", "seed", "exact EMD falls along the roll by", "in space by"]
     note = (
-        f"{args.cloud} particles, {args.reference:,} reference points, {args.rounds * args.steps} steps. The Sinkhorn "
-        "divergence is geomloss's, p=2, blur=0.05."
+        f"{args.cloud} particles, {args.reference:,} reference points and {args.rounds * args.steps} steps. geomloss "
+        "computes the Sinkhorn divergence with p=2 and blur=0.05."
     )
     packages = (*PACKAGES, "torch", "geomloss", "POT")
     write_table("flow", heads, sorted(rows), note, folder=args.record, packages=packages)

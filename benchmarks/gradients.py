@@ -13,7 +13,7 @@ and the loss on it, is timed a second time at the full size, so that no compiled
     geomloss p=1, p=2     SamplesLoss("sinkhorn"), all defaults, each backend; points scaled to the unit cube as the
                           default blur of 0.05 expects; which backend "auto" takes at a size is found out and shown
     POT exact             ot.emd2
-    POT Sinkhorn          ot.sinkhorn2 with its defaults, regularisation 0.01 of the mean cost; "envelope" is
+    POT Sinkhorn          ot.sinkhorn2 with its defaults, regularization 0.01 of the mean cost; "envelope" is
                           ot.solve(..., grad="envelope"), which does not differentiate through the iterations
 
 "off" is by how much a value (or gradient, in norm) differs from the same loss computed in full: geomloss's tensorized
@@ -201,7 +201,7 @@ def measure(name: str, n_points: int, max_scale: int | str, repeats: int, file: 
         fine = finer()
         fine.backward()
         found["value off"] = abs(found["value"] / float(fine.detach()) - 1)
-        found["gradient off"] = off(*(centred(name, which.grad.numpy()) for which in (leaf, fine_leaf)))
+        found["gradient off"] = off(*(centered(name, which.grad.numpy()) for which in (leaf, fine_leaf)))
     if name.startswith("geomloss"):
         found["auto"] = taken_by_auto(int(name.split()[1][-1]), n_points)
     if name in REFERENCES and n_points <= LARGEST[REFERENCES[name]] // 2:
@@ -210,7 +210,7 @@ def measure(name: str, n_points: int, max_scale: int | str, repeats: int, file: 
     return found
 
 
-def centred(name: str, gradient: np.ndarray) -> np.ndarray:
+def centered(name: str, gradient: np.ndarray) -> np.ndarray:
     """Masses add up to one, so that a constant in their gradient means nothing."""
     return gradient - gradient.mean() if name == "heatmover masses" else gradient
 
@@ -276,18 +276,19 @@ def table(results: Results, folder: Path | None, max_scale: int | str) -> None:
             accuracy = [share(found.get(which)) for which in ("value off", "apart off", "gradient off")]
             seconds = [f"{value:.3f}" for value in (found["forward"], found["backward"], both)]
             rows.append([name + auto, f"{size:,}", *seconds, ratio, f"{found['memory'] / 2**20:,.0f}", *accuracy])
-    heads = ["loss", "points", "forward, s", "backward, s", "both, s", "of masses", "memory, MiB"]
-    heads += ["value off", "value off, apart", "gradient off"]
+    heads = ["loss", "points", "forward, s", "backward, s", "both, s", "relative to masses", "memory, MiB"]
+    heads += ["error of value", "error of value, apart", "error of gradient"]
     note = (
-        "(auto): the backend that geomloss takes by itself at this size. heatmover: coarsest scale "
-        f"{max_scale}, its other settings and all of geomloss's are defaults; regularisation of POT's Sinkhorn, 1 % of "
-        "the mean cost: set by us. Median of three runs; one run at a million points, and of rivals at 100,000. Off: "
-        "from the same loss computed in full (geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact "
-        "EMD). Seconds of work of all cores together, not on the clock; threads of torch and KeOps that wait sleep. "
-        "Memory: above what the process took for 500 points. Compiling is left out: KeOps, behind online and "
-        "multiscale, compiles each formula once, for half a minute or so, heatmover its kernels once, for some "
-        "seconds. Preparing the graph, once for all losses on it, is left out too: "
-        f"{graph_seconds(results)}."
+        '"(auto)" marks the backend that geomloss chooses by default at this size. The coarsest scale of heatmover is '
+        f"{max_scale}; its other settings and all settings of geomloss are defaults. We set the regularization of "
+        "POT's Sinkhorn to 1% of the mean cost. Times are CPU seconds, summed over all cores, and medians of three "
+        "runs; runs at a million points, and runs of other methods at 100,000 points, are single runs. Waiting "
+        'threads of torch and KeOps use no CPU time. "Error" is the relative error compared with the loss computed in '
+        "full (geomloss: tensorized; heatmover: tol=1e-10; POT's Sinkhorn: the exact EMD); "
+        '"apart" is measured after one half of the points was moved by 0.3. Memory is the peak memory of the process '
+        "minus the memory for 500 points. Compilation is not included: KeOps, behind online and multiscale, compiles "
+        "each formula once, in about half a minute, and heatmover compiles its kernels once, in some seconds. "
+        f"Preparing the graph, once for all losses on the graph, is not included either: {graph_seconds(results)}."
     )
     packages = (*PACKAGES, "torch", "geomloss", "pykeops", "POT")
     write_table("gradients", heads, rows, note, folder=folder, packages=packages)
@@ -362,7 +363,7 @@ def draw(results: Results, file: Path) -> None:
         growth = f" (n^{exponent(rows, 'forward', 'backward'):.2f})" if len(rows) > 1 else ""
         axes[0].loglog(sizes, seconds, label=f"{name}{growth}", **style)
         axes[1].loglog(sizes, [rows[size]["memory"] / 2**30 for size in sizes], **style)
-    axes[0].set(xlabel="points n", ylabel="seconds of work", title="forward + backward, one pair")
+    axes[0].set(xlabel="points n", ylabel="CPU seconds", title="forward + backward, one pair")
     axes[1].set(xlabel="points n", ylabel="GiB", title="peak memory")
     axes[0].legend(frameon=False, fontsize=8)
     for axis in axes:
@@ -390,7 +391,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=LARGEST, default=list(LARGEST), metavar="METHOD")
     parser.add_argument("--max-scale", default="12", help="coarsest scale (12); 'auto' grows with n, and so does time")
     parser.add_argument("--repeats", type=int, default=3, help="runs, of which the one in the middle counts (3)")
-    parser.add_argument("--timeout", type=int, default=900, help="seconds on the clock for one measurement (900)")
+    parser.add_argument("--timeout", type=int, default=900, help="wall seconds for one measurement (900)")
     parser.add_argument("--quick", action="store_true", help="up to 5,000 points, no picture")
     parser.add_argument("--picture", type=Path, default=None, help="default: docs/results/gradients.png if recorded")
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "N", "FILE"), help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
 """A search over alpha, norm and the number of scales, with and without ``memory=`` of `DiffusionEMD`.
 
 GridSearchCV fits 16 combinations of parameters on three folds, 48 fits in all, and the best on everything; nearest
-neighbours, whose distances scikit-learn computes, or a support vector machine on LaplacianKernel classify. Both ways
+neighbors, whose distances scikit-learn computes, or a support vector machine on LaplacianKernel classify. Both ways
 run in turn in one process, in CPU seconds; the least of some rounds counts. The folder of the memory is new in every
-round. The scores must be equal to the last bit.
+round. The scores must be bit-identical.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRID = {
 FOLDS = 3
 WAYS = ("without memory", "with memory")
 CLASSIFIERS = {
-    "nearest neighbours": lambda: [KNeighborsClassifier(3, metric="manhattan", n_jobs=1)],
+    "nearest neighbors": lambda: [KNeighborsClassifier(3, metric="manhattan", n_jobs=1)],
     "support vectors": lambda: [hm.LaplacianKernel(), SVC(kernel="precomputed")],
 }
 
@@ -78,9 +78,10 @@ def main() -> None:
     rows = [row for size in sizes for each in CLASSIFIERS for row in race(*size, each, rounds, args.seed)]
     heads = ["", "classifier", "measures x points", "fits", "CPU seconds", "times as fast", "rounds"]
     note = (
-        "GridSearchCV over four values of alpha, two norms and two numbers of scales, three folds, and the best "
-        "refitted. scikit-learn computes the distances of the nearest neighbours. The least of so many rounds in turn. "
-        "The scores of both ways are equal to the last bit."
+        "GridSearchCV over four values of alpha, two norms and two numbers of scales, with three folds and a final "
+        "fit of the best model. scikit-learn computes the distances of the nearest neighbors. Runs with and without "
+        "memory= alternate, and the table shows the fastest round. The scores with and without memory= are "
+        "bit-identical."
     )
     write_table("grid_search", heads, rows, note, folder=args.record)
 

@@ -227,11 +227,11 @@ def index_case(rng: np.random.Generator, folder: Path) -> None:
         query = laid_out(rows()[:3] + 1 / 8, rng)
         expected = nearest_of(plain(query), 4) if np.asarray(query).dtype.kind != "c" else None
         found = stored().nearest(query, 4)
-        demand(expected is not None and np.allclose(found.distances, expected), "other neighbours")
+        demand(expected is not None and np.allclose(found.distances, expected), "other neighbors")
     elif what == 1:
         k = chosen(rng, ODD_NUMBERS)
         found = stored().nearest(rows()[:2], k)
-        demand(np.allclose(found.distances, nearest_of(rows()[:2], int(k))), "other neighbours")
+        demand(np.allclose(found.distances, nearest_of(rows()[:2], int(k))), "other neighbors")
     elif what == 2:
         radius = chosen(rng, (*ODD_NUMBERS, 0.5, 1.0))
         found = stored().within(rows()[:2], radius)

@@ -98,8 +98,8 @@ def main() -> int:
         "atlases with half an addition", "atlases that did not load",
     ]  # fmt: skip
     note = (
-        "A process that adds a sample to an atlas again and again is killed (SIGKILL) at random, and the next goes on. "
-        "After each kill every checksum is compared, and the atlas is loaded."
+        "A process that repeatedly adds a sample to an atlas is killed (SIGKILL) at a random moment, and a new "
+        "process continues. After each kill, the test compares every checksum and loads the atlas."
     )
     write_table("kills", heads, rows, note, folder=args.record, threads=1)
     return int(lost + half + unloaded > 0)

@@ -92,9 +92,9 @@ def main() -> None:
         rows += report(shape, args.repeats or repeats, args.threads, args.seed)
     heads = ["", "rows x features", "seconds", "pairs per second", "times as fast as pdist", "difference", "runs"]
     note = (
-        "Random rows, the best of so many runs in turn. scipy and scikit-learn compute in float64 and, here, in one "
-        "thread each: pdist and cdist have no other way, manhattan_distances is as called without arguments. "
-        "Difference: largest relative difference from pdist."
+        "The rows are random. The methods run alternately, and the table shows the fastest run of each. SciPy and "
+        "scikit-learn compute in float64 with one thread: pdist and cdist have no other option, and "
+        'manhattan_distances is called without arguments. "Difference" is the largest relative difference from pdist.'
     )
     write_table("l1", heads, rows, note, folder=args.record, threads=args.threads)
 

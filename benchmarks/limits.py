@@ -5,8 +5,8 @@ the second-level cache, the last-level cache, or neither, and a loop of fused mu
 memory, each with one thread and with all. A stage's limit is the time that its bytes take at the speed of the cache
 that holds what it works on, or its operations at the speed of multiply-adds, whichever is longer; the share reached is
 the limit over the time on the clock. Bytes and operations are counted from sizes (see each stage), as what the
-algorithm cannot do without: every input read once and every result written once per pass. For searches (neighbours,
-nearest landmark, nearest rows in L1) the operations are those of comparing all pairs: a share above 100 % says that
+algorithm cannot do without: every input read once and every result written once per pass. For searches (neighbors,
+nearest landmark, nearest rows in L1) the operations are those of comparing all pairs: a share above 100% says that
 most pairs were left out. Each time is the best of several runs, after one that is not counted.
 """
 
@@ -173,13 +173,13 @@ class Stage:
         by_operations = self.done * (2 if self.double else 1) / machine.operations
         limit = max(by_bytes, by_operations)
         decided = f"bandwidth of {holder}" if by_bytes >= by_operations else "operations"
-        print(f"{self.name:28s} {clock:8.4f} s   limit {limit:8.4f} s   {100 * limit / clock:6.1f} %", flush=True)
+        print(f"{self.name:28s} {clock:8.4f} s   limit {limit:8.4f} s   {100 * limit / clock:6.1f}%", flush=True)
         figures = f"{1e3 * clock:.1f}", f"{1e3 * work:.1f}", f"{self.moved / 1e6:,.0f}", f"{self.done / 1e6:,.0f}"
-        return [self.name, self.size, *figures, decided, f"{1e3 * limit:.1f}", f"{100 * limit / clock:.0f} %"]
+        return [self.name, self.size, *figures, decided, f"{1e3 * limit:.1f}", f"{100 * limit / clock:.0f}%"]
 
 
 def timed(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Return seconds on the clock and of work, of the run that took the least time."""
+    """Return wall and CPU seconds of the fastest run."""
     run()
     best = np.inf, np.inf
     for _ in range(repeats):
@@ -251,7 +251,7 @@ class Problem:
 
     def stages(self) -> list[Stage]:
         return [
-            self.neighbours(),
+            self.neighbors(),
             self.making_operator(),
             self.choice(),
             self.diffusion(),
@@ -264,11 +264,11 @@ class Problem:
             *self.tests(),
         ]
 
-    def neighbours(self) -> Stage:
+    def neighbors(self) -> Stage:
         lists = self.n_edges * (DOUBLE + INDEX)
         given = self.points.nbytes
         return Stage(
-            "neighbours and affinities",
+            "neighbors and affinities",
             f"{self.n_points:,} points, {self.n_dimensions}-D",
             lambda: hm.Graph.from_points(self.points, n_jobs=self.threads),
             given + lists,
@@ -412,7 +412,11 @@ def main() -> None:
     machine = Machine.measure(threads) if threads > 1 else one
     rows = [one.row(), machine.row()][: 1 + (threads > 1)]
     heads = ["threads", "L2, GB/s", "L3, GB/s", "memory, GB/s", "GFlop/s"]
-    note = "Triad in float64, three arrays counted; multiply-adds in float32, two operations each; the best of 15 runs."
+    note = (
+        "The speed of memory is measured with the triad a = b + s c in float64, which moves three arrays. The speed "
+        "of arithmetic is measured with multiply-adds in float32, each counted as two operations. Values are the best "
+        "of 15 runs."
+    )
     write_table("limits_machine", heads, rows, note, folder=args.record, threads=threads)
     print()
     with warnings.catch_warnings():
@@ -421,10 +425,11 @@ def main() -> None:
         stages = [stage.row(machine, args.repeats) for stage in problem.stages()]
     heads = ["stage", "size", "ms", "CPU ms", "MB moved", "10^6 operations", "limited by", "limit, ms", "share reached"]
     note = (
-        "Bytes and operations are what the algorithm cannot do without, counted from sizes; the limit is the longer of "
-        "the times that the machine, measured in the same run, takes for them. For neighbours, nearest rows and "
-        "nearest landmark the operations are those of comparing all pairs: more than 100 % is work that was left out. "
-        f"The best of {args.repeats} runs."
+        "Bytes and operations are the minimum that the algorithm needs, counted from sizes. The limit is the longer "
+        "of two times: the time to move these bytes, and the time to compute these operations, at speeds measured in "
+        "the same run. For neighbors, nearest rows and nearest landmark, operations are counted for all pairs. A "
+        "share of more than 100% therefore means that the stage skipped pairs. Times are the minimum of "
+        f"{args.repeats} runs."
     )
     print()
     write_table("limits", heads, stages, note, folder=args.record, threads=threads)

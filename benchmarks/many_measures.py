@@ -1,6 +1,6 @@
 """Very many sparse measures on one graph: cost per measure and memory as their number grows.
 
-Measures of 50 random points each, around random centres of a swiss roll; each number of them runs in a process of its
+Measures of 50 random points each, around random centers of a swiss roll; each number of them runs in a process of its
 own. The model is fitted once and the measures stream through `transform_blocks`; each block is used and dropped.
 """
 

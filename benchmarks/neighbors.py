@@ -1,8 +1,8 @@
-"""Nearest neighbours of all points among themselves: heatmover's searches against faiss, hnswlib and pynndescent.
+"""Nearest neighbors of all points among themselves: heatmover's searches against faiss, hnswlib and pynndescent.
 
 Everyone looks for the 30 nearest others of every point, with as many threads, in a process of its own; compilation is
 warmed up and not counted. What a peer may be set to, it is set to first: from cheap to dear, the first setting that
-finds 0.99 of the true neighbours of a sample, or the dearest; finding it is not counted. So a peer takes the least
+finds 0.99 of the true neighbors of a sample, or the dearest; finding it is not counted. So a peer takes the least
 that its list of settings can for the recall that heatmover promises. "clustered" are cells of a simulated cohort,
 "Gaussian" is plain noise, the hardest that data can be. The recall is that of another sample. Nobody gets more than
 --limit seconds, the search for a setting included.
@@ -46,7 +46,7 @@ Search = Callable[[np.ndarray, int], Answer]
 class Method:
     """A package to import, settings from coarse to fine, their name, and what builds a search.
 
-    ``build(points, threads)`` returns a function of rows and a setting that returns their neighbours, ``(n_rows, K)``;
+    ``build(points, threads)`` returns a function of rows and a setting that returns their neighbors, ``(n_rows, K)``;
     if ``is_whole``, of all points whichever rows are given.
     """
 
@@ -160,7 +160,7 @@ def samples_of(n_points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def true_limits(sender, kind: str, n_points: int, n_dimensions: int) -> None:
-    """Send the squared distance of the last true neighbour of both samples' points, in full precision."""
+    """Send the squared distance of the last true neighbor of both samples' points, in full precision."""
     points = make_points(kind, n_points, n_dimensions)
     norms = np.einsum("ij,ij->i", points, points)
     limits = []
@@ -174,13 +174,13 @@ def true_limits(sender, kind: str, n_points: int, n_dimensions: int) -> None:
 
 
 def recall(points: Points, rows: np.ndarray, answer: Answer, limits: np.ndarray) -> float:
-    """Return the share of the true neighbours of some points that were found."""
+    """Return the share of the true neighbors of some points that were found."""
     squares = ((points[answer] - points[rows][:, None]) ** 2).sum(axis=2)
     return float((squares <= limits[:, None] * (1 + 1e-9)).mean())
 
 
 class Clock:
-    """Adds up CPU seconds and seconds on the clock of what runs inside."""
+    """Adds up CPU seconds and wall seconds of what runs inside."""
 
     def __init__(self) -> None:
         self.cpu = self.clock = 0.0
@@ -274,11 +274,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=LIMIT, help="seconds for one method on one kind of points")
     add_record(parser)
     args = parser.parse_args()
-    heads = ["data", "dimensions", "points", "method", "setting", "CPU s", "clock s", "recall", "peak MB"]
+    heads = ["data", "dimensions", "points", "method", "setting", "CPU s", "wall s", "recall", "peak MB"]
     note = (
-        f"{K} nearest others of every point, all from the points to the answer; a peer's setting is the cheapest of "
-        f"its list with a recall of {RECALL} on a sample, or the dearest. faiss and hnswlib build HNSW with M = 16 and "
-        "efConstruction = 100, IVF has 4 sqrt(n) lists. heatmover's answer comes with distances in float64."
+        f"Time from the points to the {K} nearest other points of every point. For other libraries, the table shows "
+        f"the cheapest setting in our list that reaches a recall of {RECALL} on a random subset of the points. If no "
+        "setting reaches this recall, it shows the most expensive setting. faiss and hnswlib build HNSW with M = 16 "
+        "and efConstruction = 100; IVF has 4 sqrt(n) lists. heatmover returns distances in float64."
     )
     packages = (*PACKAGES, "faiss-cpu", "hnswlib", "pynndescent")
     write_table("neighbors", heads, list(rows(args)), note, folder=args.record, packages=packages)

@@ -4,12 +4,12 @@
     python benchmarks/noise.py --runs 1000 --data FOLDER --record # also cells of one melanoma cohort, drawn anew
 
 False positives: samples of few and of many cells from ONE distribution, in two groups; how often PERMANOVA calls them
-different at 5 %. The first row of each kind has all runs, the others a tenth of them. With the same shares all samples
+different at 5%. The first row of each kind has all runs, the others a tenth of them. With the same shares all samples
 come from one distribution; with their own every sample has its own mixture of the kinds of cells, whatever its group.
 
 Kinds of data: samples of 10 to 1,000 cells, drawn from known distributions over the points of one graph. Spearman of
 the distances with the true ones, and of the number of cells with the distance to the nearest sample, also of samples
-that were moved in the best way that knows the truth; and how often the 95 % interval of a pair holds the true distance.
+that were moved in the best way that knows the truth; and how often the 95% interval of a pair holds the true distance.
 On the kinds that are held out no constant and no rule was chosen.
 """
 
@@ -42,10 +42,10 @@ SHIFTS = {"none": 0.0, "small": 0.1, "large": 0.25, "one direction": 0.25}
 
 
 def mixture(n_cells, rng, kinds=5, dimensions=5, spread=3.0):
-    """Return cells around some centres, and the kind of each."""
-    centres = spread * rng.normal(size=(kinds, dimensions))
+    """Return cells around some centers, and the kind of each."""
+    centers = spread * rng.normal(size=(kinds, dimensions))
     kind = rng.integers(0, kinds, n_cells)
-    return centres[kind] + rng.normal(size=(n_cells, dimensions)), kind
+    return centers[kind] + rng.normal(size=(n_cells, dimensions)), kind
 
 
 def curve(n_cells, rng):
@@ -68,11 +68,11 @@ def melanoma(n_cells, rng, path):
 
 
 def heavy_tails(n_cells, rng, kinds=12, dimensions=10):
-    """Return cells with Student tails around centres, half of them of the first kind and hardly any of the last."""
+    """Return cells with Student tails around centers, half of them of the first kind and hardly any of the last."""
     shares = 0.7 ** np.arange(kinds)
     kind = rng.choice(kinds, size=n_cells, p=shares / shares.sum())
-    centres = 2.5 * rng.normal(size=(kinds, dimensions))
-    return centres[kind] + rng.standard_t(3, size=(n_cells, dimensions)), kind
+    centers = 2.5 * rng.normal(size=(kinds, dimensions))
+    return centers[kind] + rng.standard_t(3, size=(n_cells, dimensions)), kind
 
 
 def tree(n_cells, rng, branches=7, dimensions=6):
@@ -173,7 +173,7 @@ def mixed(kind, how, rng):
 
 
 def shifted(points, how, rng):
-    """Return true samples that are shifts of a normal cloud: masses exp(a x) take its centre to a."""
+    """Return true samples that are shifts of a normal cloud: masses exp(a x) take its center to a."""
     dimensions = points.shape[1]
     shifts = SHIFTS[how] * rng.normal(size=(N_SAMPLES, dimensions))
     if how == "one direction":
@@ -221,16 +221,16 @@ def best_known(model, embedding, true, sizes):
     law = np.sqrt(model.prepared_.diffuser.operator.stationary)
     for start, stop in pairwise(model.prepared_.layout.edges):
         seen, place = ((rows[:, start:stop].astype(float) / law) for rows in (embedding, true))
-        centre = place.mean(axis=0)
-        values, left = np.linalg.eigh((place - centre) @ (place - centre).T)
+        center = place.mean(axis=0)
+        values, left = np.linalg.eigh((place - center) @ (place - center).T)
         kept = values > 1e-6 * values.max()
-        basis = (left[:, kept].T @ (place - centre)) / np.sqrt(values[kept])[:, None]
+        basis = (left[:, kept].T @ (place - center)) / np.sqrt(values[kept])[:, None]
         noise = (seen - place) @ basis.T
         noise = (noise * sizes[:, None]).T @ noise / len(sizes)
         root = np.diag(np.sqrt(values[kept] / (len(sizes) - 1)))
-        rows = [root @ inverse_root(root @ (root**2 + noise / n) @ root) @ root @ basis @ (row - centre)
+        rows = [root @ inverse_root(root @ (root**2 + noise / n) @ root) @ root @ basis @ (row - center)
                 for row, n in zip(seen, sizes, strict=True)]  # fmt: skip
-        moved.append((np.array(rows) @ basis + centre) * law)
+        moved.append((np.array(rows) @ basis + center) * law)
     return hm.pairwise_distances(np.concatenate(moved, axis=1))
 
 
@@ -303,8 +303,8 @@ def main() -> None:
         if args.only != "kinds":
             heads = ["cells", "shares", "samples", "cohorts", "raw", "corrected"]
             note = (
-                "The level is 0.05; all samples of one distribution, or of distributions of their own that do not "
-                "depend on the group."
+                "The tests have a level of 0.05. In each row, either all samples come from one distribution, or each "
+                "sample has its own distribution, which does not depend on the group."
             )
             write_table("noise_tests", heads, tests_table(tested, args.runs, pool), note, folder=args.record)
 
@@ -316,11 +316,13 @@ def write_kinds(rows, args):
         "mean distance, raw", "corrected", "true", f"coverage, a sample below {LARGE} cells", "both above",
     ]  # fmt: skip
     note = (
-        f"{args.cohorts} cohorts of {N_SAMPLES} samples of 10 to 1,000 cells of each kind. Order: Spearman of "
-        "distances with the true ones. By the truth: samples moved by the best linear maps that know the covariance of "
-        f"true samples and of noise. Coverage of 95 % intervals: all {N_SAMPLES * (N_SAMPLES - 1) // 2} pairs of every "
-        "cohort; pairs share samples, and the standard error of a row is 0.01 to 0.02. Held out: no constant and no "
-        "rule was chosen on these kinds."
+        f'Each row shows {args.cohorts} cohorts of {N_SAMPLES} samples with 10 to 1,000 cells. "Order" is the '
+        'Spearman correlation between distances and true distances. "Size and nearest" is the Spearman correlation '
+        'between the number of cells of a sample and the distance to the nearest sample. For "by the truth", samples '
+        "are shrunk by the best linear maps, computed from the true covariances of samples and noise. The coverage of "
+        f"95% intervals is computed over all {N_SAMPLES * (N_SAMPLES - 1) // 2} pairs of every cohort. Because pairs "
+        'share samples, the standard error of the coverage in a row is 0.01 to 0.02. "Held out" marks data that we '
+        "did not use to choose any constant or rule."
     )
     write_table("noise", heads, rows, note, folder=args.record)
 

@@ -3,7 +3,7 @@
 Three designs of about 30 samples of 40 cells: independent samples; two samples of each patient, which are
 permuted together; two batches that shift all cells and hold unequal shares of cases. Patients and batches are the
 `blocks` of the tests. With them PERMANOVA is also run as if samples were independent, to show what blocks prevent. The
-level is 5 %, with 199 permutations.
+level is 5%, with 199 permutations.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def p_values(job: tuple[str, float, int]) -> dict[str, float]:
         found = {
             "PERMANOVA": statistics.permanova(distances, study.condition, **options),
             "dispersion": statistics.dispersion(distances, study.condition, **options),
-            "neighbour enrichment": statistics.neighbor_enrichment(distances, study.condition, **options),
+            "neighbor enrichment": statistics.neighbor_enrichment(distances, study.condition, **options),
             "distance correlation": statistics.distance_correlation(distances, coded, **options),
             "smoothness": manifold.smoothness(distances, coded, **options),
         }
@@ -117,14 +117,15 @@ def main() -> None:
             power = rates(design, enrichment, range(n_null, n_null + n_effect), pool)
             for name, rate in null.items():
                 print(f"{design:12s} {name:26s} {rate:24.1%} {power[name]:8.2f}", flush=True)
-                rows.append([design, name, f"{100 * rate:.1f} %", f"{power[name]:.2f}"])
+                rows.append([design, name, f"{100 * rate:.1f}%", f"{power[name]:.2f}"])
     print(f"\nenrichment {EFFECTS}, {n_effect} cohorts each; {time.perf_counter() - start:.0f} s")
     if arguments.record:
         heads = ["design", "test", "false positives", "power"]
         note = (
-            f"{n_null:,} cohorts without an effect, {n_effect:,} with one, {CELLS} cells per sample; called at "
-            f"{100 * LEVEL:g} %, 199 permutations. Odds of a branch are raised {1 + EFFECTS['independent']:g}-fold, "
-            f"{1 + EFFECTS['patients']:g}-fold for patients. No difference in spread is simulated."
+            f"{n_null:,} cohorts without an effect and {n_effect:,} cohorts with an effect, with {CELLS} cells per "
+            f"sample. The tests have a level of {100 * LEVEL:g}% and use 199 permutations. The effect raises the odds "
+            f"of a branch {1 + EFFECTS['independent']:g}-fold, or {1 + EFFECTS['patients']:g}-fold for patients. No "
+            "difference in dispersion is simulated."
         )
         write_table("power", heads, rows, note, folder=arguments.record)
 

@@ -79,19 +79,20 @@ def main() -> None:
         ]
         for name, row in figures.items()
     ]
-    heads = ["", "P@10", "Spearman", "graph, s", "embedding, s", "all pairs, s", "total, s", "on the clock, s"]
-    heads += ["our work / theirs", "our time / theirs", "peak MB"]
+    heads = ["", "P@10", "Spearman", "graph, s", "embedding, s", "all pairs, s", "total, s", "wall time, s"]
+    heads += ["our CPU time / theirs", "our wall time / theirs", "peak MB"]
     ours = figures["heatmover"]
     note = (
-        f"{args.measures} measures, {args.measures * args.points:,} points in 10-D, mean of {args.seeds} seeds. All "
-        "settings are defaults; the graph of MultiscaleEMD is graphtools' default, as in its documentation, or "
-        "heatmover's default; its all pairs are SciPy's pdist, as in its examples. Seconds of work of all cores "
-        "together and, in one column, on the clock: heatmover and graphtools (n_jobs=-1) use all of them, the rest of "
-        f"MultiscaleEMD, and pdist, have no such setting. The choice of the largest scale is {ours['choice']:.2f} s of "
-        f"heatmover's work, {ours['choice'] / ours['total']:.0%}."
+        f"{args.measures} measures and {args.measures * args.points:,} points in 10-D; means of {args.seeds} seeds. "
+        "All settings are defaults. MultiscaleEMD runs on graphtools' default graph, as in its documentation, or on "
+        "heatmover's default graph; SciPy's pdist computes all pairs of MultiscaleEMD, as in the examples of the "
+        'package. Times are CPU seconds, summed over all cores, except for the column "wall time". heatmover and '
+        "graphtools (n_jobs=-1) use all cores; the other steps of MultiscaleEMD, and pdist, have no setting for the "
+        f"number of cores. The choice of the largest scale takes {ours['choice']:.2f} s of heatmover's CPU time, "
+        f"{ours['choice'] / ours['total']:.0%}."
     )
     if args.broad:
-        note = "Broad clouds, 3 in the angle and 7 in the height. " + note
+        note = "The clouds are broad: their standard deviation is 3 in the angle and 7 in the height. " + note
     print()
     packages = (*PACKAGES, *RIVAL_PACKAGES, "POT")
     write_table(

@@ -180,10 +180,7 @@ ENTRIES = (
     Entry("paper/speed.py", ("speed",), 9, rests=("distances", "baselines")),
     Entry("paper/swissroll.py", ("swissroll",), 9, rests=("distances", "baselines")),
     Entry(
-        "abundance.py --cohorts 34 --first-seed 60000 --record",
-        ("abundance",),
-        25,
-        rests=("comparison", "attribution"),
+        "abundance.py --cohorts 34 --first-seed 60000 --record", ("abundance",), 25, rests=("comparison", "attribution")
     ),
     Entry("explain.py --cohorts 50 --record", ("explain",), 10, rests=("comparison", "attribution")),
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),

@@ -55,7 +55,7 @@ DRAWN = 32
 CLEAR = 0.03
 OUTGROWN = 0.12
 POWERS = (1.0, 1.25, 2.0)
-NEIGHBOURS = 8
+NEIGHBORS = 8
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def by_chains(case: Case) -> int:
 def chains(distances: np.ndarray) -> np.ndarray:
     """Return the lengths of the shortest chains through nearest measures."""
     ranks = np.argsort(np.argsort(distances, axis=1), axis=1)
-    joined = (ranks <= NEIGHBOURS) | (ranks.T <= NEIGHBOURS)
+    joined = (ranks <= NEIGHBORS) | (ranks.T <= NEIGHBORS)
     lengths = shortest_path(np.where(joined, distances, 0), directed=False)
     lengths[~np.isfinite(lengths)] = 2 * lengths[np.isfinite(lengths)].max()
     return np.asarray(lengths)
@@ -180,9 +180,10 @@ def main() -> None:
     heads = ["rule", *(f"{name}: {score}" for name in (*KINDS, "all but small") for score in ("P@10", "Spearman"))]
     heads += ["worst against half mixed, default: P@10", "Spearman", "small: P@10", "Spearman"]
     note = (
-        f"Mean loss against the best K in hindsight, {len(args.shapes)} shapes, {args.seeds} seeds; narrow and broad: "
-        "spread times 0.4 and 2.5; small: 24 measures of 60 points with the default spread. The last four columns: the "
-        "data set with its default spread on which the rule loses most against the present one (0: none)."
+        f"Mean loss compared with the best K in hindsight, over {len(args.shapes)} shapes and {args.seeds} seeds. In "
+        '"narrow" and "broad" data, the default spread is multiplied by 0.4 and 2.5. "Small" has 24 measures of 60 '
+        "points with the default spread. The last four columns show the data set, with its default spread, on which "
+        "the rule loses most compared with the present rule (0: none)."
     )
     print()
     write_table("scale_rule", heads, rows, note, folder=args.record, packages=(*PACKAGES, "POT"))

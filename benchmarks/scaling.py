@@ -72,12 +72,12 @@ def plot(path: Path, curves: dict[str, tuple[list[int], list[Row]]]) -> None:
     figure, axes = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.6), layout="constrained")
     for ax, (name, (sizes, rows)) in zip(axes, curves.items(), strict=True):
         x = np.array(sizes, dtype=float)
-        for stage, colour in (("graph", "#0072B2"), ("embedding", "#D55E00")):
+        for stage, color in (("graph", "#0072B2"), ("embedding", "#D55E00")):
             y = np.array([row[stage] for row in rows])
             if name == "largest scale K":
-                ax.semilogy(x, y, "o-", color=colour, label=stage)
+                ax.semilogy(x, y, "o-", color=color, label=stage)
             else:
-                ax.loglog(x, y, "o-", color=colour, label=f"{stage}, slope {exponent(sizes, rows, stage):.2f}")
+                ax.loglog(x, y, "o-", color=color, label=f"{stage}, slope {exponent(sizes, rows, stage):.2f}")
         ax.set(xlabel=name, ylabel="seconds")
         ax.legend(frameon=False)
         ax.spines[["top", "right"]].set_visible(False)
@@ -115,11 +115,7 @@ def main() -> None:
     write_table("scaling", heads, table, note, folder=args.record)
     plot(
         args.out,
-        {
-            "points n": (points, by_points),
-            "measures m": (measures, by_measures),
-            "largest scale K": (scales, by_scale),
-        },
+        {"points n": (points, by_points), "measures m": (measures, by_measures), "largest scale K": (scales, by_scale)},
     )
 
 

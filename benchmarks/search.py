@@ -14,7 +14,7 @@ What `million` simulates, each kind with 512 features:
 - curved: 8 hidden variables, of which every feature is a cosine.
 
 Queries are new samples, not stored ones. A process that searches does nothing else, so that its peak memory is that of
-the search. Times are seconds of work of all threads, unless a head says otherwise.
+the search. Times are CPU seconds, unless a head says otherwise.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def queries_of(kind: str, count: int) -> np.ndarray:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Return a result, seconds of work and seconds on the clock."""
+    """Return a result, CPU seconds and wall seconds."""
     clock, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, time.process_time() - cpu, time.perf_counter() - clock
@@ -209,16 +209,20 @@ def million(args: argparse.Namespace) -> None:
             )
             print(*streams[-1], flush=True)
             shutil.rmtree(place)
-    heads = ["", "samples", "recall@10", "ms a query, of 1,000", "one by one", "on the clock", "exact, of 1,000"]
-    heads += ["times as fast", "s to build", "minutes on the clock", "peak GB"]
+    heads = ["", "samples", "recall@10", "ms per query, of 1,000", "one by one", "wall time", "exact, of 1,000"]
+    heads += ["times as fast", "s to build", "wall minutes", "peak GB"]
     note = (
-        f"{N_FEATURES} features; {N_QUERIES:,} new queries, or {N_SINGLE} one by one. Exponent of the cost of a query "
-        f"in the number of samples, fitted over all sizes: {', '.join(exponents)}. Peak: of a process that opens the "
-        "store, builds the graph and searches."
+        f"{N_FEATURES} features; {N_QUERIES:,} new queries are asked at once, or {N_SINGLE} queries one by one. The "
+        "time of a query grows as a power of the number of samples. The exponents, fitted over all sizes, are: "
+        f"{', '.join(exponents)}. "
+        '"Peak" is the peak memory of a process that opens the store, builds the graph and searches.'
     )
     write_table("search_million", heads, rows, note, packages=FAISS, folder=args.record, threads=args.threads)
     heads = ["", "samples", "s for 100 queries", "million pairs per second", "s for one", "peak GB"]
-    note = "Exact, through a store of which at most 64 MB are held; seconds on the clock, once every shard was checked."
+    note = (
+        "Exact search in a store on disk, of which at most 64 MB are in memory at a time. Times are wall time and do "
+        "not include the first check of each shard."
+    )
     write_table("search_stream", heads, streams, note, folder=args.record, threads=args.threads)
 
 
@@ -265,11 +269,12 @@ def digits(args: argparse.Namespace) -> None:
         ratio = costs["exact"] / costs["approximate"]
         milliseconds = [f"{1e3 * costs[method]:.3f}" for method in ("exact", "approximate")]
         rows.append([words, f"{len(queries) if step > 1 else count:,}", *milliseconds, f"{ratio:.1f}", f"{found:.4f}"])
-    heads = ["queries", "number", "exact, ms a query", "approximate", "times as fast", "recall@10"]
+    heads = ["queries", "number", "exact, ms per query", "approximate", "times as fast", "recall@10"]
     note = (
-        f"{n_test:,} test digits among {index.n_rows:,} others, {index.n_features:,} features, ten nearest; work of "
-        f"all threads, the least of {ROUNDS} rounds. The graph took {build:.1f} s. One by one, the "
-        "exact search is timed on 20, where recall is measured too."
+        f"Queries are {n_test:,} test digits; the index holds {index.n_rows:,} other digits with {index.n_features:,} "
+        f"features; k = 10. Times are CPU time of all threads, the minimum of {ROUNDS} rounds. Building the search "
+        f"graph took {build:.1f} s. For single queries, the exact search is timed on 20 queries, and recall is "
+        "measured on these 20 queries."
     )
     write_table("search_digits", heads, rows, note, packages=FAISS, folder=args.record, threads=args.threads)
 
@@ -342,11 +347,11 @@ def rerank(args: argparse.Namespace) -> None:
         again, work, _ = timed(lambda short=short: index.rerank(short, distance, K))
         rows.append([f"{count}", f"{recall(again.rows, np.array(right)):.4f}", f"{1e3 * work / n_asked:.0f}"])
     note = (
-        f"{n_asked} digits among {n_images:,}; the ten nearest by exact EMD on the sphere are certain: "
-        f"{n_solved / n_asked:.0f} pairs of each digit were solved, and the dual solutions show that all others are "
-        "farther."
+        f"The queries are {n_asked} digits, searched among {n_images:,} digits. The ten nearest digits by exact EMD "
+        f"on the sphere are proven: {n_solved / n_asked:.0f} pairs of each query were solved exactly, and dual "
+        "solutions prove that all other digits are farther."
     )
-    heads = ["candidates re-ranked", "P@10 against exact EMD", "ms of work a query"]
+    heads = ["candidates re-ranked", "P@10 against exact EMD", "CPU ms per query"]
     write_table(
         "search_rerank", heads, rows, note, packages=(*PACKAGES, "POT"), folder=args.record, threads=args.threads
     )
@@ -367,7 +372,7 @@ while True:
 
 def kills(args: argparse.Namespace) -> None:
     """Kill appends at random moments; afterwards everything that was reported as appended is there."""
-    count, rng = 5 if args.small else 100, random.Random(0)
+    count, rng = 5 if args.small else args.number, random.Random(0)
     lost = torn = committed = 0
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         place = Path(folder) / "store"
@@ -391,14 +396,17 @@ def kills(args: argparse.Namespace) -> None:
             committed = found.n_rows
     rows_ = [[f"{count}", f"{committed // 50:,}", f"{lost}", f"{torn}"]]
     heads = ["kills", "appends committed", "stores that lost a committed append", "stores with half an append"]
-    note = "A process that appends 50 samples again and again is killed (SIGKILL) at random, and the next goes on."
+    note = (
+        "A process that repeatedly appends 50 samples is killed (SIGKILL) at a random moment, and a new process "
+        "continues."
+    )
     write_table("search_kills", heads, rows_, note, folder=args.record, threads=1)
 
 
 def damage(args: argparse.Namespace) -> None:
     """Damage stores at random: each is refused, or reads as it was."""
     count, rng = 200 if args.small else 10_000, np.random.default_rng(0)
-    outcomes = {"refused": 0, "read as it was": 0, "read wrongly": 0}
+    outcomes = {"rejected": 0, "read as it was": 0, "read wrongly": 0}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         place = Path(folder) / "store"
         rows = rng.normal(size=(40, 8)).astype(np.float32)
@@ -415,14 +423,15 @@ def damage(args: argparse.Namespace) -> None:
             try:
                 outcomes["read as it was" if seen(place) == right else "read wrongly"] += 1
             except InvalidInputError:
-                outcomes["refused"] += 1
+                outcomes["rejected"] += 1
             for each, data in whole.items():
                 if not each.exists() or each.read_bytes() != data:
                     each.write_bytes(data)
     note = (
-        "A file of a store, drawn at random, has a bit flipped, is cut, deleted, or changes places with another; then "
-        "everything is read. What reads as it was had damage in the descriptions for other readers of zarr, which "
-        "heatmover does not need, or changed places with an equal file."
+        "In each trial, one file of a store, drawn at random, has a bit flipped, is truncated, is deleted, or is "
+        "swapped with another file. Then all contents are read. If the contents are read as before, the damage "
+        "affected only descriptions for other zarr readers, which heatmover does not need, or two equal files were "
+        "swapped."
     )
     write_table(
         "search_damage", ["damaged stores", *outcomes], [[f"{count:,}", *map(str, outcomes.values())]], note,
@@ -450,7 +459,7 @@ def seen(place: Path) -> tuple[Any, ...]:
     """Return all that a reader sees."""
     found = Samples(Store.open(place))
     columns = {
-        name: [None if value != value else value for value in values] for name, values in found.variables().items()
+        name: [None if value != value else value for value in values] for name, values in found.variables.items()
     }
     return list(found.names), columns, np.vstack([block for _, block in found.blocks()]).tobytes()
 
@@ -465,6 +474,7 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=KINDS, help="of samples to simulate (all)")
     parser.add_argument("--sizes", nargs="+", type=int, help="numbers of samples, ascending (10^4 to 10^6)")
     parser.add_argument("--asked", type=int, default=100, help="digits that are searched for when re-ranking (100)")
+    parser.add_argument("--number", type=int, default=100, help="of kills (100)")
     parser.add_argument("--folder", help="where stores are made, some 3 GB (the system's folder for temporary files)")
     parser.add_argument("--small", action="store_true", help="small sizes: a minute instead of many")
     parser.add_argument("--threads", type=int, help="threads for heatmover (every core)")

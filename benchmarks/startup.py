@@ -1,6 +1,6 @@
 """What starting costs: the import, the very first call after installation (compiles), and later processes (cached).
 
-Every line is a fresh process. "tiny job" is points to distances and nearest neighbours on 300 points: all that is
+Every line is a fresh process. "tiny job" is points to distances and nearest neighbors on 300 points: all that is
 not loading is a few milliseconds of it. Loading NumPy, SciPy, scikit-learn and numba is part of each job. "heatmover
 compare" is the command, from a table of 10,000 cells of 20 samples to the report. The bytecode of the package is made
 first, as pip does when it installs.
@@ -111,8 +111,8 @@ def main() -> None:
         rows["compare 10,000 cells, warm"] = min(seconds_of_compare(Path(folder), cache) for _ in range(5))
     rows["a later process beyond its libraries"] = rows["tiny job, later process"] - libraries
     note = (
-        "Each a process of its own; first ever once, the others the best of three, the warm comparison of five. Tiny "
-        "jobs: 300 points, 9 measures."
+        "Each run is a separate process. The very first run was measured once. Other values are the minimum of three "
+        "runs; the warm comparison is the minimum of five runs. A tiny job has 300 points and 9 measures."
     )
     shown = [[name, f"{value:.2f}"] for name, value in rows.items()]
     write_table("startup", ["", "seconds"], shown, note, folder=args.record)

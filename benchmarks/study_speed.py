@@ -89,7 +89,7 @@ def generate(folder: Path, n_cells: int, n_samples: int) -> None:
 
 
 def stages_of_a_run(folder: Path) -> list[list[str]]:
-    """Return name, seconds, seconds of work and peak memory of every stage, and of all together."""
+    """Return name, seconds, CPU seconds and peak memory of every stage, and of all together."""
     order = [sys.executable, "-c", RUN, str(folder)]
     done = subprocess.run(order, check=True, stdout=subprocess.PIPE, text=True)
     found = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 3]
@@ -115,10 +115,11 @@ def main() -> None:
             (folder / "results").rename(folder / f"results-{number}")
     fastest = min(runs, key=lambda rows: float(rows[-1][1]))
     note = (
-        f"{N_SAMPLES // part} samples, {N_CELLS // part:,} cells, {N_MARKERS} markers, .h5ad; two variables of groups "
-        f"and six numbers, 999 permutations. The fastest of {args.runs} runs, each a process of its own."
+        f"{N_SAMPLES // part} samples, {N_CELLS // part:,} cells and {N_MARKERS} markers in an .h5ad file; two "
+        f"categorical and six numeric variables; 999 permutations. The table shows the fastest of {args.runs} runs, "
+        "each in a separate process."
     )
-    heads = ["stage", "seconds by the clock", "seconds of work", "peak memory in GB"]
+    heads = ["stage", "wall seconds", "CPU seconds", "peak memory in GB"]
     write_table("study_speed", heads, fastest, note, folder=args.record)
 
 

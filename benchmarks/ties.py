@@ -2,7 +2,7 @@
 
 Every cohort has 12 samples of 100 cells, whose features are counts (Poisson, one rate) or rounded numbers; the first
 six samples are one group. The cells are compared as the file has them, sorted by sample, and in a random order: both
-must give the same distances to the bit. The level is 5 %; all 462 permutations of the groups are looked at.
+must give the same distances to the bit. The level is 5%; all 462 permutations of the groups are looked at.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     add_record(parser)
     options = parser.parse_args()
     rows = []
-    print(f"{'design':<24} {'nodes':>6} {'p <= 5 %':>9} {'standard error':>15} {'order matters':>14}")
+    print(f"{'design':<24} {'nodes':>6} {'p <= 5%':>9} {'standard error':>15} {'order matters':>14}")
     with ProcessPoolExecutor(options.jobs) as pool:
         for rate, n_features in DESIGNS:
             runs = list(pool.map(partial(one_run, rate, n_features), range(options.runs), chunksize=10))
@@ -49,10 +49,10 @@ def main() -> None:
             different = sum(not run.same for run in runs)
             print(f"{name:<24} {nodes:>6.0f} {found:>8.1%} {error:>14.1%} {different:>9} of {len(runs)}", flush=True)
             rows.append(
-                [name, f"{nodes:.0f}", f"{100 * found:.1f} %", f"{100 * error:.1f} %", f"{different} of {len(runs)}"]
+                [name, f"{nodes:.0f}", f"{100 * found:.1f}%", f"{100 * error:.1f}%", f"{different} of {len(runs)}"]
             )
     if options.record:
-        heads = ["design", "nodes", "p at most 5 %", "standard error", "order matters"]
+        heads = ["design", "nodes", "p at most 5%", "standard error", "order matters"]
         write_table("ties", heads, rows, f"{options.runs:,} cohorts of each design.", folder=options.record)
 
 

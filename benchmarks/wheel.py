@@ -53,8 +53,11 @@ def main() -> None:
     both = [seconds[name] for name in ("pip install", "heatmover demo")]
     rows = {**seconds, "the two commands together": tuple(map(sum, zip(*both, strict=True)))}
     shown = [[name, f"{taken:.0f}", f"{worked:.0f}"] for name, (taken, worked) in rows.items()]
-    note = f"Each once, downloads apart. In the empty environment: {used}."
-    write_table("wheel", ["", "seconds", "seconds of work"], shown, note, folder=args.record, packages=())
+    note = (
+        "Each step was measured once. Times do not include downloads. The packages installed into the empty "
+        f"environment are {used}."
+    )
+    write_table("wheel", ["", "seconds", "CPU seconds"], shown, note, folder=args.record, packages=())
 
 
 if __name__ == "__main__":

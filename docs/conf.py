@@ -23,9 +23,11 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
-    # Our own, in _ext: formulas without a script, links from every mention of a name, the report of a real run.
+    # Our own, in _ext: formulas without a script, links from every mention of a name, a line for every public name, the
+    # report of a real run.
     "mathml",
     "mentions",
+    "name_index",
     "demo_report",
 ]
 exclude_patterns = [
@@ -38,6 +40,7 @@ templates_path = [str(HERE / "_templates")]  # autosummary takes another path fr
 
 html_theme = "furo"
 html_title = f"heatmover {release}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["heatmover.css"]
 html_js_files = ["search-in-files.js"]
@@ -47,7 +50,7 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#a63a1c", "color-brand-content": "#a63a1c"},
     "dark_css_variables": {"color-brand-primary": "#ff9d76", "color-brand-content": "#ff9d76"},
 }
-pygments_style = "friendly"
+pygments_style = "default"  # enough contrast, which check_site.py measures
 pygments_dark_style = "github-dark"
 
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]

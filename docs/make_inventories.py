@@ -1,9 +1,9 @@
 """Write the lists of other projects' objects that our pages link to: ``python docs/make_inventories.py``.
 
-Sphinx finds the address of `numpy.ndarray` in NumPy's list of all its objects, which it would fetch at every build. So
-that the build needs no network, short lists are kept in ``docs/inventories``: the names that our pages and docstrings
-use, each with the address that its project gives it. A name that does not exist in the installed package is an error,
-so the lists hold no invented names; the rules for the addresses are those of the projects' own sites.
+Sphinx finds the address of `numpy.ndarray` in NumPy's list of all its objects, which it would download at every build.
+To build offline, ``docs/inventories`` has short lists instead: the names that our pages and docstrings use, each with
+its address on the site of its project. A name that does not exist in the installed package raises an error. The rules
+for the addresses follow the sites of the projects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PYTHON = [
     *("contextlib.AbstractContextManager", "types.ModuleType"),
 ]
 TYPES_OF_TEXT = {"bytes", "bytearray", "dict", "frozenset", "list", "set", "str", "tuple"}
-# Used in type hints or without their module, so that a search for dotted names does not see them.
+# Names that a search for dotted names misses, because they occur in type hints or without their module.
 ALSO = {
     "numpy": [
         "numpy.ndarray",
@@ -65,12 +65,12 @@ ALSO = {
     "anndata": ["anndata.AnnData", "anndata.read_h5ad"],
     "torch": ["torch.Tensor", "torch.nn.Module"],
 }
-# Names that their projects do not document, or not where the rule would have them.
+# Names that their projects do not document, or document at another address than the rules give.
 LEAVE = re.compile(r"\.__|\._|^torch\.(dtype|autograd)|^matplotlib\.colormaps")
 
 
 def address(project: str, name: str) -> str:
-    """Return where a project's site documents a name."""
+    """Return the address at which a project's site documents a name."""
     if project == "python":
         return _python(name)
     if project == "numpy":
@@ -117,7 +117,7 @@ def _generated(path: str, name: str) -> str:
 
 
 def find(name: str) -> Any:
-    """Return the object of a dotted name; without one raise AttributeError."""
+    """Return the object of a dotted name; raise AttributeError if there is none."""
     parts = name.split(".")
     if len(parts) == 1:
         return getattr(builtins, name)
@@ -133,7 +133,7 @@ def find(name: str) -> Any:
 
 
 def kind(value: Any) -> str:
-    """Return Sphinx' word for an object."""
+    """Return Sphinx's role for an object."""
     if inspect.isclass(value):
         return "exception" if issubclass(value, BaseException) else "class"
     return "function" if callable(value) else "data"
@@ -155,7 +155,7 @@ def used() -> dict[str, set[str]]:
 
 
 def _documented(name: str) -> bool:
-    """Return whether a name is a public function or class, not a module, a method or a value of one."""
+    """Return whether a name is a public function or class, not a module, method or attribute."""
     try:
         value = find(name)
     except AttributeError:
@@ -179,7 +179,7 @@ def texts() -> Iterator[str]:
 
 
 def inventory(project: str, names: list[str]) -> bytes:
-    """Return a list of objects in Sphinx' format."""
+    """Return a list of objects in Sphinx's format."""
     head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
     head += "# The remainder of this file is compressed using zlib.\n"
     lines = [f"{name} py:{kind(find(name))} 1 {address(project, name)} -\n" for name in sorted(names)]

@@ -85,7 +85,7 @@ def test_dates_are_named_by_date(unit):
         np.testing.assert_array_equal(measures.toarray(), [[0, 1, 0], [0.5, 0, 0.5]])
 
 
-def test_labels_of_several_types_are_told_apart_by_name():
+def test_labels_of_several_types_are_distinguishable_by_name():
     measures = measures_from_labels(np.array(["a", 1, "2", "a"], dtype=object))
     assert measures.names == ("1", "2", "a")
     np.testing.assert_array_equal(measures.toarray(), [[0, 1, 0, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
@@ -104,13 +104,13 @@ SAME_NAME = {
 
 @pytest.mark.parametrize("labels", SAME_NAME.values(), ids=SAME_NAME)
 def test_labels_that_would_be_one_by_name_are_refused(labels):
-    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+    with pytest.raises(InvalidInputError, match=r"distinct names, found .* with the same name|without NUL"):
         measures_from_labels(labels)
-    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+    with pytest.raises(InvalidInputError, match=r"distinct names, found .* with the same name|without NUL"):
         measures_from_labels(np.array(labels, dtype=object))
-    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+    with pytest.raises(InvalidInputError, match=r"distinct names, found .* with the same name|without NUL"):
         measures_from_weights(np.eye(len(labels)), names=labels)
-    with pytest.raises(InvalidInputError, match=r"read differently, found such as|without NUL"):
+    with pytest.raises(InvalidInputError, match=r"distinct names, found .* with the same name|without NUL"):
         measures_from_weights(pd.DataFrame(np.eye(len(labels)), index=pd.Index(labels, dtype=object)))
 
 
@@ -180,7 +180,7 @@ def test_as_many_measures_as_points():
 
 
 def test_bad_names():
-    with pytest.raises(InvalidInputError, match="every name to have at least one point, found no point labelled 'z'"):
+    with pytest.raises(InvalidInputError, match="every name to have at least one point, found no point labeled 'z'"):
         measures_from_labels(["a", "b"], names=["a", "z"])
     with pytest.raises(InvalidInputError, match="distinct names, found 1 repeated"):
         measures_from_labels(["a", "b"], names=["a", "b", "a"])
@@ -191,7 +191,7 @@ def test_bad_names():
 def test_an_unused_category_is_no_measure_unless_asked_for():
     labels = pd.Categorical(["a", "b"], categories=["a", "b", "empty"])
     assert measures_from_labels(labels).names == ("a", "b")
-    with pytest.raises(InvalidInputError, match="no point labelled 'empty'"):
+    with pytest.raises(InvalidInputError, match="no point labeled 'empty'"):
         measures_from_labels(labels, names=labels.categories)
 
 
@@ -280,7 +280,7 @@ def test_things_that_are_no_weights(weights, words):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=lambda form: form.__name__)
-def test_unnormalised_rows_are_refused_unless_asked_to_normalise(form):
+def test_unnormalized_rows_are_refused_unless_asked_to_normalize(form):
     rows = form(np.array([[0.5, 0.5], [0.5, 0.75]]))
     words = r"sum to one, found 1 row that does not \(first: row 1, sum 1.25\); use measures_from_weights"
     with pytest.raises(InvalidInputError, match=words):
@@ -466,17 +466,17 @@ def test_one_number_or_one_name_is_the_masses_of_one_measure():
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (4, "Expected numbers of 4 measures, found 4"),
+        (4, "Expected indices of 4 measures, found 4"),
         ([0, -5], "found -5"),
-        ([True, False], "Expected a mask of 4 measures, found one of 2 values"),
+        ([True, False], "Expected a mask for 4 measures, found a mask of 2 values"),
         ("X", "did you mean 'x'"),
         ("nowhere", "there are 'x', 'y'"),
-        (1.0, "Expected numbers, names, a mask or a slice"),
-        (True, "Expected numbers, names, a mask or a slice"),
+        (1.0, "Expected indices, names, a mask or a slice"),
+        (True, "Expected indices, names, a mask or a slice"),
         ([[0, 1]], r"shape \(1, 2\)"),
-        ((0, 1), "not measures any more"),
-        ((slice(None), [0]), "not measures any more"),
-        (None, "not measures any more"),
+        ((0, 1), "to select points, index measures.masses"),
+        ((slice(None), [0]), "to select points, index measures.masses"),
+        (None, "to select points, index measures.masses"),
     ],
 )
 def test_an_index_that_means_nothing_is_refused(key, message):
@@ -487,7 +487,7 @@ def test_an_index_that_means_nothing_is_refused(key, message):
 
 def test_a_name_of_two_measures_is_refused_but_their_numbers_are_not():
     twice = some_measures()[[0, 0, 1]]
-    with pytest.raises(InvalidInputError, match="'x' of several"):
+    with pytest.raises(InvalidInputError, match="'x' more than once"):
         twice["x"]
     assert twice["y"].tolist() == [0, 0.25, 0.75]
     assert twice[:2].names == ("x", "x")

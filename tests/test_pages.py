@@ -53,7 +53,10 @@ def load(path: Path) -> ModuleType:
 pages = load(ROOT / "docs" / "pages.py")
 PYTHON, COMMANDS, DATA = {"python"}, {"console", "bash", "sh"}, {"toml", "json", "yaml"}
 # Programs of others: what they do here is not ours to test, but what is not in this list is a mistake.
-ELSEWHERE = {"source", "export", "until", "srun", "helm", "dask", "address=$(python", "git", "cd", "pre-commit"}
+ELSEWHERE = {
+    *("source", "export", "until", "srun", "helm", "dask", "address=$(python", "git", "cd", "pre-commit"),
+    *("conda", "docker", "rattler-build"),
+}
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
 
@@ -87,6 +90,15 @@ def cells_h5ad(_later: ExitStack) -> dict[str, Any]:
     data, obs = small_cohort()
     anndata.AnnData(data.points, obs=obs).write_h5ad("cells.h5ad")
     return {}
+
+
+def first_page(later: ExitStack) -> dict[str, Any]:
+    data, obs = small_cohort()
+    cells = pd.DataFrame(data.points.round(4), columns=[f"CD{i}" for i in range(1, 11)])
+    cells.insert(0, "sample", obs["sample"].to_numpy())
+    cells.insert(1, "condition", obs["condition"].to_numpy())
+    cells.to_csv("cells.csv", index=False)
+    return points_and_labels(later)
 
 
 def cohort_h5ad(_later: ExitStack) -> dict[str, Any]:
@@ -173,7 +185,7 @@ SET_UP: dict[str, Callable[[ExitStack], dict[str, Any]]] = {
     "docs/howto/dask.md": on_clusters,
     "docs/howto/larger-than-memory.md": cells_zarr,
     "docs/howto/report.md": cells_h5ad,
-    "docs/index.md": points_and_labels,
+    "docs/index.md": first_page,
     "docs/paper.md": graph_alone,
     "docs/tutorial-cohort.md": cohort_h5ad,
 }
@@ -394,7 +406,7 @@ def torch_answer(found: SimpleNamespace) -> None:
     assert all(found.in_plane(path[-1]) < 0.2 for path in found.paths.values())
 
 
-def barycentre_answer(found: SimpleNamespace) -> None:
+def barycenter_answer(found: SimpleNamespace) -> None:
     mean, middle, zeros = found.filled.values()
     assert mean > 2 * zeros
     assert abs(middle / zeros - 1) < 0.15
@@ -418,7 +430,7 @@ def within_order(*numbers: float) -> bool:
 # Words of the last paragraph, as far as they are about numbers.
 ANSWERS: dict[str, Callable[[SimpleNamespace], None]] = {
     "atlas": atlas_answer,
-    "barycentre": barycentre_answer,
+    "barycenter": barycenter_answer,
     "cohort": cohort_answer,
     "documents": documents_answer,
     "images": images_answer,
@@ -505,6 +517,29 @@ def test_a_block_that_nobody_runs_is_found(text, found, tmp_path):
     (block,) = pages.blocks(tmp_path / "page.md")
     assert block.language == found
     assert not block.is_output
+
+
+MOST_COMMANDS = 5
+
+
+def test_the_landing_page_leads_from_a_csv_to_a_report(folder):
+    page = ROOT / "docs" / "index.md"
+    first_page(ExitStack())
+    steps = [
+        command
+        for block in pages.blocks(page)
+        if block.language in COMMANDS
+        for command, _ in commands(as_console(block.text))
+    ]
+    assert len(steps) <= MOST_COMMANDS
+    assert "heatmover compare cells.csv --sample-key sample --color condition --out results" in steps
+    for command in steps:
+        program, *arguments = shlex.split(command)
+        if program == "heatmover":
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{command}\n{result.output}"
+    assert (folder / "results" / "report.html").stat().st_size > 0
+    assert "condition" in (folder / "results" / "index.txt").read_text(encoding="utf-8").partition("\n")[0]
 
 
 # ---------------------------------------------------------------- the gallery

@@ -36,6 +36,8 @@ PLACES = (
     "constraints.txt",
     "*.md",
 )
+# Extras that a user does not need.
+FOR_CONTRIBUTORS = {"bench", "dist", "docs", "site", "test"}
 SKIPPED = {"__pycache__", "_build", "jupyter_execute", "generated", "output"}
 MACHINE_PATH = re.compile(r"(?<![\w.~)}])/(?:home|Users|root|work|mnt|scratch|private)/\w|\b[A-Z]:\\\\?Users")
 
@@ -131,6 +133,14 @@ def test_the_changelog_has_a_place_for_the_next_line_this_version_and_known_sect
     assert set(sections) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Promises"}
 
 
+MOST_WORDS = 800
+
+
+def test_the_readme_is_short():
+    words = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words <= MOST_WORDS, f"README.md has {words} words; move details to the documentation"
+
+
 def test_prose_is_wrapped():
     """Tables, code, links and what a benchmark writes may be longer."""
     long = []
@@ -207,13 +217,26 @@ def test_extras_that_the_pages_name_exist():
     assert {extra: page for extra, page in named.items() if extra not in project()["optional-dependencies"]} == {}
 
 
+def test_the_installation_page_lists_what_each_extra_installs():
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| ", page, flags=re.MULTILINE)
+    assert {name for name, _ in rows} == {*project()["optional-dependencies"]} - FOR_CONTRIBUTORS
+    for name, text in rows:
+        named = {package(each) for each in text.split(", ") if not each.startswith("all of")}
+        for smaller in re.findall(r"all of `(\w+)`", text):
+            named |= packages(smaller)
+        assert named == packages(name), name
+    listed = re.search(r"^For contributors there are (.+?)\. ", page, flags=re.MULTILINE | re.DOTALL)
+    assert {*re.findall(r"`(\w+)`", listed[1])} == FOR_CONTRIBUTORS
+
+
 def test_the_lowest_versions_are_those_that_are_promised():
     script = ROOT / ".ci" / "lowest.py"
     done = subprocess.run([sys.executable, script, "test"], capture_output=True, text=True, check=True)
     held = dict(line.split("==") for line in done.stdout.split())
     assert {package(name) for name in held} == packages("test") | {package(each) for each in project()["dependencies"]}
     assert f"numpy>={held['numpy']}" in project()["dependencies"]
-    assert f"pyarrow>={held['pyarrow']}" in project()["optional-dependencies"]["cohort"]
+    assert f"pyarrow>={held['pyarrow']}" in project()["optional-dependencies"]["demo"]
     # The exception: an older torch is gigabytes of libraries for accelerators.
     assert f"torch=={held['torch']}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 

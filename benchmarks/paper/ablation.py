@@ -1,4 +1,4 @@
-"""The paper's ablation figure on the swiss roll: maximum scale, rank threshold, centres, scales, order and time.
+"""The paper's ablation figure on the swiss roll: maximum scale, rank threshold, centers, scales, order and time.
 
 100 Gaussians of 100 points each on the roll in 10 dimensions; the truth is exact EMD on the unrolled sheet. Mean and
 deviation over ten draws of the data; one graph and one truth per draw serve all settings. All but panel (a) have the K
@@ -6,8 +6,8 @@ that max_scale="auto" finds. Both definitions: the library's "levels" with its d
 paper's, P^t mu.
 
 Two settings go where the library does not, to see what it avoids: orders below those of tol = 0.5, the largest it
-takes, and the paper's own number of centres, which is the rank and nothing more: in the library's cells, whose masses
-are compared, and, at the supplement's threshold, as the paper has it, densities at the centres of the decomposition.
+takes, and the paper's own number of centers, which is the rank and nothing more: in the library's cells, whose masses
+are compared, and, at the supplement's threshold, as the paper has it, densities at the centers of the decomposition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NORMS = tuple(KINDS)
 MAX_SCALES = (2, 4, 6, 8, 9, 10, 11, 12, 13, 16)
 THRESHOLDS = (1e-6, 1e-3, 0.1, 0.9)
 RANK_ONLY = (0.1, 0.9)
-# The supplement's own setting: "top 6 largest scales", 1e-6, from 60,000 centres to fewer than 4,000.
+# The supplement's own setting: "top 6 largest scales", 1e-6, from 60,000 centers to fewer than 4,000.
 PAPER_SCALES, PAPER_THRESHOLD = 6, 1e-6
 TOLERANCES = (0.9, 0.7, 0.5, 0.2, 0.05, 1e-3, 1e-6, 1e-12)
 LARGEST_TOLERANCE, FIRST_IN_DOUBLE = 0.5, 1e-6
@@ -88,7 +88,7 @@ def by_max_scale(roll: Roll) -> Found:
 
 
 def by_threshold(roll: Roll) -> Found:
-    """Yield no compression, the library's, the supplement's setting, its own centres, and as many cells as the rank."""
+    """Yield no compression, the library's, the supplement's setting, its own centers, and as many cells as the rank."""
 
     def compact(setting: Setting, delta: float | bool, **options) -> Found:
         for norm, kind in KINDS.items():
@@ -169,7 +169,7 @@ def panel(axis, runs: Runs, name: str, settings: list, places: list[float]) -> N
 
 
 def rank_only(axis, runs: Runs, places: list[float]) -> None:
-    """Mark what the paper's own number of centres gives."""
+    """Mark what the paper's own number of centers gives."""
     for field, (color, _) in {"precision": PRECISION, "spearman": SPEARMAN}.items():
         for norm, marker in {"levels": "x", "increments": "+"}.items():
             mean, deviation = np.array([summary(runs, "rank", norm, ("rank only", s), field) for s in RANK_ONLY]).T
@@ -205,7 +205,7 @@ def draw_ranks(first, second, runs: Runs) -> None:
             inside = color if norm == "levels" else "white"
             second.errorbar(full, mean, deviation, color=color, marker=marker, markerfacecolor=inside, elinewidth=0.7)
     second.annotate("full", (full, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    second.set(title="(c) centres", xlabel="features kept, all scales together", xscale="log")
+    second.set(title="(c) centers", xlabel="features kept, all scales together", xscale="log")
 
 
 def draw_orders(first, second, runs: Runs) -> None:
@@ -220,12 +220,12 @@ def draw_orders(first, second, runs: Runs) -> None:
     second.annotate("float32", (orders[double - 1], mean[double - 1]), (8, -6), textcoords="offset points", fontsize=8)
     first.set(title="(e) order", xscale="log")
     first.set_xticks((3, 10, 30, 100), ("3", "10", "30", "100"))
-    second.set(title="(f) time", ylabel="seconds of work to embed", ylim=(0, None))
+    second.set(title="(f) time", ylabel="CPU seconds to embed", ylim=(0, None))
     for axis in (first, second):
         left = axis.get_xlim()[0]
         axis.axvspan(left, orders[TOLERANCES.index(LARGEST_TOLERANCE)] * 0.93, color="#EDEDED", linewidth=0, zorder=0)
         axis.set(xlim=(left, None), xlabel="order at the coarsest scale")
-    first.annotate("refused by\nthe library", (0.03, 0.97), xycoords="axes fraction", fontsize=8, va="top")
+    first.annotate("rejected by\nthe library", (0.03, 0.97), xycoords="axes fraction", fontsize=8, va="top")
 
 
 def draw(runs: Runs, chosen: list[int]):
@@ -241,7 +241,7 @@ def draw(runs: Runs, chosen: list[int]):
         Line2D([], [], color=PRECISION[0], marker=PRECISION[1], label="P@10"),
         Line2D([], [], color=SPEARMAN[0], marker=SPEARMAN[1], label="Spearman"),
         *(Line2D([], [], color="black", linestyle=line, label=NAMES[norm]) for norm, line in LINES.items()),
-        Line2D([], [], color="black", marker="x", linestyle="", label="as many centres as the rank (+: Eq. 8)"),
+        Line2D([], [], color="black", marker="x", linestyle="", label="as many centers as the rank (+: Eq. 8)"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, columnspacing=1.2)
     return figure
@@ -276,7 +276,7 @@ def rows_of(runs: Runs) -> list[list[str]]:
             runs,
             "rank",
             "centers",
-            f"(b, c) δ = {PAPER_THRESHOLD:g}, {PAPER_SCALES} scales, densities at the centres, {features('centers')}",
+            f"(b, c) δ = {PAPER_THRESHOLD:g}, {PAPER_SCALES} scales, densities at the centers, {features('centers')}",
         ),
         *(
             row(runs, "rank", ("rank only", s), f"(b, c) δ = {s:g}, as many as the rank, {features(('rank only', s))}")
@@ -292,11 +292,12 @@ def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
     show.save(draw(runs, chosen))
     heads = ["panel and setting", "P@10", "Spearman", "P@10, Eq. 8", "Spearman, Eq. 8"]
     note = (
-        f'Mean and deviation over {n_runs} draws of {n_measures} measures; max_scale="auto" found K = '
-        f"{' or '.join(map(str, sorted(set(chosen))))}. Seconds: work of all cores together to embed all measures, "
-        "without graph and fit; tol 1e-6 and less in float64. As many as the rank: the paper's number of "
-        "centres, in the library's cells; the library itself keeps 256 or more per scale. Orders "
-        "below that of tol 0.5: refused by the library. The paper shows this figure without numbers."
+        f'Means and standard deviations over {n_runs} draws of {n_measures} measures. max_scale="auto" chose K = '
+        f"{' or '.join(map(str, sorted(set(chosen))))}. Seconds are CPU time, summed over all cores, to embed all "
+        "measures; the graph and the fit are not included. With tol 1e-6 and less, heatmover computes in float64. In "
+        'rows with "as many as the rank", the number of regions is the '
+        "paper's number of centers; by default, heatmover keeps at least 256 regions per scale. heatmover rejects "
+        "polynomial orders below the order for tol 0.5. The paper shows this figure without numbers."
     )
     show.table(heads, rows_of(runs), note=note)
 

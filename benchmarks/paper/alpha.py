@@ -113,7 +113,7 @@ Orders = dict[float, dict[str, tuple[float, float]]]
 
 
 def local_exponents(distances: Floats, values: Floats) -> Floats:
-    """Return the slope of log W over log d between neighbouring distances."""
+    """Return the slope of log W over log d between neighboring distances."""
     return np.diff(np.log(values)) / np.diff(np.log(distances))
 
 
@@ -138,9 +138,9 @@ def order_of_distances(alpha: float, data: Sequence[tuple[Any, Floats, hm.Graph]
 
 
 def draw_curves(ax: Axes, ring: Ring, curves: dict[float, Curve], title: str) -> None:
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(ALPHAS)))
-    for alpha, colour in zip(ALPHAS, colours, strict=True):
-        ax.plot(ring.middle, curves[alpha].exponents(), color=colour, label=rf"$\alpha$ = {alpha:g}")
+    colors = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(ALPHAS)))
+    for alpha, color in zip(ALPHAS, colors, strict=True):
+        ax.plot(ring.middle, curves[alpha].exponents(), color=color, label=rf"$\alpha$ = {alpha:g}")
         ax.plot(
             ring.middle, local_exponents(ring.distances, curves[alpha].closed_form()), color="#000000", ls=":", lw=0.8
         )
@@ -200,11 +200,14 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
         ["alpha", "limit", *(f"defaults: {part}" if part == "scales" else part for part in parts)]
         + [f"all scales: {part}" if part == "scales" else part for part in parts],
         rows,
-        note=f"Exponent of W in the distance d of two of {ring.n:,} points on a ring of radius 1 (half-way round is "
-        f"3.14, a step of the walk {step:.3f} long), norm levels: fitted over all distances from the spacing to "
-        "half-way round, and the local exponent at some distances. limit: with infinitely many scales on both sides. "
-        "Heat on the circle by series, with the same scales, has the same local exponent to "
-        f"{worst:.3f} from three steps on.",
+        note=(
+            f"Exponent of W as a function of the distance d between two of {ring.n:,} points on a ring of radius 1. "
+            f'The norm is "levels". Opposite points of the ring are 3.14 apart, and one diffusion step is {step:.3f} '
+            'long. "Fitted" is a single exponent fitted to all distances from the spacing of the points to 3.14. The '
+            'columns "at ..." show the local exponent at the named distance. "Limit" is the exponent with infinitely '
+            "many scales on both sides. Heat on the circle, computed by series with these scales, has a local "
+            f"exponent that differs from the table by at most {worst:.3f} at distances of three steps or more."
+        ),
     )
     reaches = (2, 4, 8, 16, 32, MANY)
     lines = [
@@ -214,8 +217,10 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
     out.table(
         ["alpha", *(f"{reach} scales" for reach in reaches), "limit"],
         lines,
-        note="Local exponent on an unbounded line by the closed form, at d = 4 sqrt(t), with the scale of time t and "
-        "so many finer and as many coarser ones.",
+        note=(
+            "Local exponent on an unbounded line, computed from the closed form at the distance d = 4 sqrt(t). The "
+            "sum contains the scale of time t and, on either side, equally many finer and coarser scales."
+        ),
         suffix="_line",
     )
     out.table(
@@ -228,8 +233,11 @@ def write(out: Exhibit, ring: Ring, default: Curves, full: Curves, orders: Order
             ]
             for alpha, found in ((alpha, list(scores.values())) for alpha, scores in orders.items())
         ],
-        note="Spearman and P@10 of Diffusion EMD with the library's defaults and this alpha against exact EMD along "
-        f"the shape, {sizes[0]} measures of {sizes[1]} points each.",
+        note=(
+            "Agreement of Diffusion EMD with exact EMD along the shape, for each alpha. Columns of shapes show the "
+            f"Spearman correlation. Other settings are defaults. Each shape has {sizes[0]} measures of {sizes[1]} "
+            "points."
+        ),
         suffix="_order",
     )
 

@@ -19,7 +19,7 @@ from heatmover.diffusion.operator import DiffusionOperator
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.transport.baselines.ground import Ground, check_masses, graph_of
-from heatmover.transport.baselines.method import Declaration, Solution, iterative_method
+from heatmover.transport.baselines.method import Solution, iterative_method
 
 __all__ = ["convolutional_sinkhorn"]
 
@@ -50,7 +50,7 @@ class Support(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """The walk on a graph, in an order of rows that keeps neighbours together.
+    """The walk on a graph, in an order of rows that keeps neighbors together.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Walk:
 
     @classmethod
     def from_operator(cls, operator: DiffusionOperator) -> Walk:
-        """Take S as the operator stores it, neighbours close together."""
+        """Take S as the operator stores it, neighbors close together."""
         degree = operator.degree
         return cls(*operator.structure, operator.symmetric.data, operator.order, degree / degree.sum())
 
@@ -176,7 +176,7 @@ def check_components(operator: DiffusionOperator, masses: sp.csr_array) -> None:
             "measures with equal mass in each connected component of the graph",
             f"{counted(operator.n_components, 'component')} and {int(apart.sum())} of {counted(apart.size, 'pair')} "
             f"of measures that differ",
-            "see graph.diagnose(); use more neighbours, or compare the components one by one",
+            "see graph.diagnose(); use more neighbors, or compare the components one by one",
         )
 
 
@@ -291,7 +291,7 @@ Way: TypeAlias = Callable[[HeatKernel, list[Support], list[Pair], Limits, Execut
 Scaling: TypeAlias = Generator[tuple[int, Float64, int], Float64, Balance]
 
 
-@iterative_method(Declaration("either", "Solomon et al. 2015, Convolutional Wasserstein Distances"))
+@iterative_method("either", "Solomon et al. 2015, Convolutional Wasserstein Distances")
 def convolutional_sinkhorn(
     ground: Ground,
     measures: Any,
@@ -329,7 +329,7 @@ def convolutional_sinkhorn(
     debias
         Subtract half of what each measure pays for being moved to itself, which is not zero, as entropy blurs (the
         Sinkhorn divergence): equal measures are then at distance zero, and distances are more accurate. On 100 clouds
-        on a swiss roll the ten nearest are right in 96.5 % of cases with it and in 92.5 % without. False is the
+        on a swiss roll the ten nearest are right in 96.5% of cases with it and in 92.5% without. False is the
         method as published: all distances carry what the blur costs, which depends on how concentrated measures are.
     kernel
         ``"applied"``: heat is applied anew in every iteration, one column for each pair, the method as published.

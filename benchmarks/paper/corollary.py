@@ -20,16 +20,7 @@ import heatmover as hm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhibit import Exhibit, exhibit, parser, stage
-from series import (
-    Floats,
-    Sphere,
-    Terms,
-    Torus,
-    circle_levels,
-    heat_levels,
-    log_bessel_ratio,
-    norm_terms,
-)
+from series import Floats, Sphere, Terms, Torus, circle_levels, heat_levels, log_bessel_ratio, norm_terms
 from theorem2 import ALPHAS, Found, band, measure
 
 if TYPE_CHECKING:
@@ -40,7 +31,7 @@ SPACES = (Torus(1, 256), Sphere(200), Torus(2, 16))
 EXPONENTS = (2, 4, 6, 8, 10, 12)
 # Points on the ring with density 1 + 0.6 cos x, which the walk must undo.
 UNEVEN, CONTRAST = 1200, 0.6
-COLOURS = {"ring": "#D55E00", "sphere": "#009E73", "torus": "#0072B2", "uneven": "#000000"}
+COLORS = {"ring": "#D55E00", "sphere": "#009E73", "torus": "#0072B2", "uneven": "#000000"}
 WAVES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Frequencies for powers below one step, whose multipliers fall no faster than exponentially.
 MANY = 2**21
@@ -200,7 +191,7 @@ def draw(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents: 
     for space in SPACES:
         mine = [row for row in rows if row.found.space.name == space.name and row.resolved(alpha).any()]
         eps = [2.0**-row.exponent for row in mine]
-        look = {"color": COLOURS[space.name], "marker": "o"}
+        look = {"color": COLORS[space.name], "marker": "o"}
         left.plot(
             eps, [np.median(row.same_terms(alpha)[row.resolved(alpha)]) for row in mine], **look, label=space.name
         )
@@ -314,23 +305,32 @@ def write(out: Exhibit, rows: Sequence[Row], uneven: Sequence[float], exponents:
     out.table(
         heads,
         ordered,
-        note="Relative difference between Eq. 9 with P_eps^(4 t / eps) and with heat, both with the log2(4 / eps) "
-        "terms that whole steps allow. A pair is resolved if these hold at least half of Eq. 9 with heat and all "
-        "terms. median, t / eps: the paper's powers, time not matched. all terms: against heat with all terms, over "
-        "all pairs. W: exact EMD with ground distance D_alpha of heat. With the paper's matrix on "
-        f"{UNEVEN:,} points of the ring with density 1 + {CONTRAST} cos x, alpha 0.3, the median is {words} at eps "
-        f"2^-{', 2^-'.join(map(str, exponents))}.",
+        note=(
+            "Relative difference between Eq. 9 with P_eps^(4 t / eps) and Eq. 9 with heat, where each sum has the "
+            "log2(4 / eps) terms that whole steps allow. A pair is resolved if these terms contain at least half of "
+            'Eq. 9 with heat and all terms. "Median, t / eps" uses the powers t / eps of the paper, which do not '
+            'match the time of heat. "Median, all terms" is the median over all pairs of the difference from Eq. 9 '
+            "with heat and all terms. W is the exact EMD with the ground distance D_alpha of heat. With the paper's "
+            f"matrix on {UNEVEN:,} points of the ring with density 1 + {CONTRAST} cos x, alpha 0.3, the median is "
+            f"{words} at eps 2^-{', 2^-'.join(map(str, exponents))}."
+        ),
     )
     out.table(
         ["frequency j", "H_1", "Eq. 9", "Eq. 9 times j^(2 alpha)", "whole steps / heat", "all powers / heat"],
         wave_rows(8, 0.3),
-        note="g = cos(j x) on the ring, norms over the L1 norm of g, alpha 0.3, eps = 2^-8. Closed form.",
+        note=(
+            "Norms of the wave g = cos(j x) on the ring, computed from closed forms, with alpha 0.3 and eps = 2^-8. "
+            "All norms are relative to the L1 norm of g."
+        ),
         suffix="_waves",
     )
     out.table(
         ["d / sqrt(eps)", *(f"eps 2^-{e}, {words}" for e in (4, 8) for words in ("whole steps", "all powers"))],
         distance_rows(curves, (4, 8)),
-        note="D_alpha made with P_eps over D_alpha made with heat, two points of the ring d apart, alpha 0.3.",
+        note=(
+            "Ratio of D_alpha computed with P_eps to D_alpha computed with heat, for two points of the ring at "
+            "distance d, with alpha 0.3."
+        ),
         suffix="_distances",
     )
 

@@ -1,4 +1,4 @@
-"""The paper's cohort: embeddings of 210 samples of 22 million cells, coloured by outcome and by shares of cell types.
+"""The paper's cohort: embeddings of 210 samples of 22 million cells, colored by outcome and by shares of cell types.
 
 The paper's cells are of patients and not public. These are simulated, with the same numbers of cells, samples and graph
 nodes, by `benchmarks/cohort22m.py`, which also runs everything from the store on disk to the report; here are the
@@ -55,12 +55,12 @@ def draw(
             axis.grid(False)
             axis.spines[:].set_visible(True)
             axis.spines[:].set_color("#CCCCCC")
-            # A few extreme samples would leave all others in the dark half of the colours.
+            # A few extreme samples would leave all others in the dark half of the colors.
             low, high = np.percentile(signal, [2, 98])
-            colours = {"c": signal, "cmap": "viridis", "vmin": low, "vmax": high}
+            colors = {"c": signal, "cmap": "viridis", "vmin": low, "vmax": high}
             if name == "outcome":
-                colours = {"c": np.where(signal > 0, DIED, SURVIVED)}
-            shown = axis.scatter(*places.T, s=13, linewidths=0.3, edgecolors="white", **colours)
+                colors = {"c": np.where(signal > 0, DIED, SURVIVED)}
+            shown = axis.scatter(*places.T, s=13, linewidths=0.3, edgecolors="white", **colors)
             if axis is axes[0, column]:
                 axis.set_title(name)
             if axis is axes[-1, column]:
@@ -70,16 +70,16 @@ def draw(
 
 
 def beneath(figure, column, shown, name: str) -> None:
-    """Say under a column what its colours mean."""
+    """Say under a column what its colors mean."""
     if name == "outcome":
-        marks = [plt.Line2D([], [], marker="o", linestyle="", color=colour) for colour in (DIED, SURVIVED)]
+        marks = [plt.Line2D([], [], marker="o", linestyle="", color=color) for color in (DIED, SURVIVED)]
         column[-1].legend(
             marks, ["died", "survived"], loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, handletextpad=0.1,
             columnspacing=1,
         )  # fmt: skip
         return
     bar = figure.colorbar(shown, ax=column, orientation="horizontal", fraction=0.03, pad=0.02, aspect=18, extend="both")
-    bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
     bar.outline.set_visible(False)
 
 
@@ -114,18 +114,18 @@ def tables(show: Exhibit, whole: Whole, smooth: dict[str, dict[str, float]], gen
     rows = [[LOOKS[method][2], *(f"{value:.3f}" for value in row.values())] for method, row in smooth.items()]
     cohort, landmarks = whole.cohort, whole.result.landmarks.n_landmarks
     size = f"{cohort.n_cells:,} simulated cells of {len(cohort.names)} samples, {landmarks:,} landmarks"
-    note = f"Laplacian smoothness over the 10-NN graph of samples, as a share of what chance gives. {size}."
+    note = f"Laplacian smoothness over the 10-NN graph of samples, relative to the value expected by chance. {size}."
     show.table(["method", *next(iter(smooth.values()))], rows, note=note)
     costs = (whole.stages | {"total": whole.total}).items()
     rows = [[name, f"{c.work:.1f}", f"{c.seconds:.1f}", f"{c.gigabytes:.2f} GB"] for name, c in costs]
     note = (
-        f"{size}, from the store on disk to the report. Seconds of work are those of all cores together; those on the "
-        f"clock are of {usable_cores()} cores with a load of {os.getloadavg()[0]:.1f} at the end, of which this run "
-        f"makes about as much as there are cores. {cohort.n_cells / whole.stages['count cells'].work:,.0f} cells were "
-        f"counted in a second of work. {whole.result.landmark_agreement}. {whole.study.headline()} Generating the "
-        f"store took {generated:.0f} s."
+        f"{size}, from the store on disk to the report. CPU seconds are summed over all cores. Wall time was measured "
+        f"on {usable_cores()} cores; the load at the end was {os.getloadavg()[0]:.1f}, to which this run contributes "
+        f"about the number of cores. Counting processed {cohort.n_cells / whole.stages['count cells'].work:,.0f} "
+        f"cells per CPU second. {whole.result.landmark_agreement}. {whole.study.headline()} Generating the store took "
+        f"{generated:.0f} s."
     )
-    show.table(["stage", "seconds of work", "on the clock", "resident memory"], rows, note=note, suffix="_stages")
+    show.table(["stage", "CPU seconds", "wall time", "resident memory"], rows, note=note, suffix="_stages")
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from heatmover.transport.exact import exact_distances
 
 # Images for choosing settings, of 70,000; of fewer, the same share.
 N_TUNING, N_ALL = 10_000, 70_000
-# Fewer leave no neighbours to speak of.
+# Fewer leave no neighbors to speak of.
 FEWEST_IMAGES = 1000
 # Left out features may change no distance by more than this share of the median distance.
 NEGLIGIBLE = 1e-3

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Okabe and Ito's colours, told apart by every kind of colour vision; each method keeps its colour, marker and name.
+# Okabe and Ito's colors, told apart by every kind of color vision; each method keeps its color, marker and name.
 LOOKS = {
     "diffusion_emd": ("#D55E00", "o", "Diffusion EMD"),
     "cluster_tree": ("#0072B2", "s", "ClusterTree"),
@@ -40,8 +40,8 @@ LOOKS = {
     "grid_emd": ("#56B4E9", "v", "grid EMD"),
     "sliced_wasserstein": ("#CC79A7", "D", "sliced Wasserstein"),
     "wavelet_emd": ("#E69F00", "P", "wavelet EMD"),
-    "convolutional_sinkhorn": ("#000000", "X", "conv. Sinkhorn, as published"),
-    "stored_sinkhorn": ("#882255", "p", "conv. Sinkhorn, stored kernel"),
+    "convolutional_sinkhorn": ("#000000", "X", "Convolutional Sinkhorn (as published)"),
+    "stored_sinkhorn": ("#882255", "p", "Convolutional Sinkhorn (stored kernel)"),
     "sinkhorn": ("#7F7F7F", "*", "Sinkhorn"),
     "exact_emd": ("#332288", "h", "exact EMD"),
     "mean_distance": ("#B3A200", "<", "mean distance"),
@@ -130,7 +130,7 @@ def method_named(name: str) -> Callable[..., np.ndarray]:
 def timed(function: Callable[[], T], *, repeats: int = 1, long: float = float("inf")) -> tuple[T, float]:
     """Return the result of a function and the least work it took: seconds of all cores together.
 
-    Seconds on the clock would tell of other work on the machine as well, and of the number of cores. A first run that
+    Wall seconds would tell of other work on the machine as well, and of the number of cores. A first run that
     takes longer than ``long`` is the only one.
     """
     times: list[float] = []

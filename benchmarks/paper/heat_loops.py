@@ -39,7 +39,7 @@ def diffuse(indptr, indices, data, block, spare, steps, hops):
                 row[k] = 0
             entry = indptr[i]
             end = indptr[i + 1]
-            # Four neighbours per pass: the sum in `row` is loaded and stored once for four products. Eight are no
+            # Four neighbors per pass: the sum in `row` is loaded and stored once for four products. Eight are no
             # faster: 9.1 to 9.3 GFlop/s against 9.4 in 25 interleaved runs at 10,000 points and 32 columns.
             while entry + 4 <= end:
                 w0, w1, w2, w3 = data[entry], data[entry + 1], data[entry + 2], data[entry + 3]

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhibit import Exhibit, exhibit, parser, stage
 from series import Floats, circle_levels, heat_levels, poisson_levels
 
-# Times 2^-k of D_alpha, where a level costs nothing and where it is a long series. At 22 the stable law lacks 2 % of
-# its last level at d = 0.001, below 0.1 % of D_alpha; every further level repeats the last.
+# Times 2^-k of D_alpha, where a level costs nothing and where it is a long series. At 22 the stable law lacks 2% of
+# its last level at d = 0.001, below 0.1% of D_alpha; every further level repeats the last.
 LEVELS, LEVELS_BY_SERIES = 45, 23
 DISTANCES = np.geomspace(1e-3, np.pi, 60)
 ALPHAS = (0.1, 0.3, 0.45)
@@ -35,7 +35,7 @@ class Kernel:
 
     Attributes
     ----------
-    name, colour
+    name, color
         In tables and in the figure.
     beta
         The exponent that the conditions have, or should have.
@@ -48,7 +48,7 @@ class Kernel:
     """
 
     name: str
-    colour: str
+    color: str
     beta: float
     multipliers: Callable[[Floats, float], Floats]
     levels: Callable[[float, Floats], Floats]
@@ -213,19 +213,25 @@ def write(out: Exhibit) -> None:
     out.table(
         ["kernel", "beta", "semigroup", "L1 norm", "condition 1", "condition 2", "condition 3", "geometric"],
         assumption_rows(KERNELS),
-        note="semigroup: the largest |m_s m_t - m_(s+t)|, 0 where it holds. L1 norm: the largest over times from 1 to "
-        "2^-10. Conditions 1 and 2: the largest t^(1/beta) a_t (1 + z)^(1 + beta) with z = d / t^(1/beta), and the "
-        "same with t^(2/beta) times the slope of a_t; 3: the smallest t^(1/beta) a_t with z <= 1; over the same times, "
-        f"on a grid of {GRID:,} points. geometric: 2^(k alpha) times the integral of |p_k| D_alpha at k = 2 and k = "
-        "10, alpha 0.3. All have m_0 = 1, so that mass is kept.",
+        note=(
+            '"Semigroup" is the largest |m_s m_t - m_(s+t)|, which is 0 for a semigroup. "L1 norm" is the largest '
+            'norm over times from 1 to 2^-10. "Condition 1" is the largest t^(1/beta) a_t (1 + z)^(1 + beta) with z = '
+            'd / t^(1/beta). "Condition 2" has t^(2/beta) times the slope of a_t instead of t^(1/beta) a_t. '
+            '"Condition 3" is the smallest t^(1/beta) a_t with z <= 1. All conditions are evaluated at times from 1 '
+            f'to 2^-10, on a grid of {GRID:,} points. "Geometric" is 2^(k alpha) times the integral of |p_k| D_alpha '
+            "at k = 2 and k = 10, with alpha 0.3. All kernels have m_0 = 1, so mass is conserved."
+        ),
     )
-    heads = ["kernel", "alpha", "in the theorem", "exponent promised", "found", "band", "distortion, d > 0.1"]
-    heads += ["d > 0.01", "d > 0.001"]
+    heads = ["kernel", "alpha", "in the theorem", "exponent promised", "exponent measured", "band"]
+    heads += ["distortion, d > 0.1", "d > 0.01", "d > 0.001"]
     out.table(
         heads,
         band_rows(KERNELS),
-        note="D_alpha on the circle over min[1, d^(alpha beta)], d from 0.001 to half-way round; the exponent is "
-        "fitted below 0.03. The distortion is the largest over the smallest ratio.",
+        note=(
+            "Ratio of D_alpha on the circle to min[1, d^(alpha beta)], for distances d from 0.001 to half the circle. "
+            "The exponent is fitted to distances below 0.03. The distortion is the largest ratio divided by the "
+            "smallest ratio."
+        ),
         suffix="_bands",
     )
 
@@ -238,7 +244,7 @@ def draw(out: Exhibit) -> None:
             words = rf"{kernel.name}, $\beta$ = {kernel.beta:g}"
             found = ratios(kernel, alpha, DISTANCES)
             at_one = np.interp(0, np.log(DISTANCES), np.log(found))
-            ax.plot(DISTANCES, found / np.exp(at_one), color=kernel.colour, ls="-" if inside else ":", label=words)
+            ax.plot(DISTANCES, found / np.exp(at_one), color=kernel.color, ls="-" if inside else ":", label=words)
         ax.set(xscale="log", yscale="log", ylim=(0.03, 30), title=rf"$\alpha$ = {alpha:g}", xlabel="distance d [rad]")
         ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
     axes[0].set_ylabel(r"$D_\alpha$ / min[1, $d^{\alpha\beta}$], 1 at d = 1")

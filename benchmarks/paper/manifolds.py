@@ -19,16 +19,16 @@ from heatmover.embedding.definition import combination
 
 Floats = npt.NDArray[np.float64]
 
-# A step about as long as the spacing. With 4 neighbours the Fibonacci sphere is less even (largest over smallest ratio
+# A step about as long as the spacing. With 4 neighbors the Fibonacci sphere is less even (largest over smallest ratio
 # of W to the truth at alpha 0.45, n = 8,000: 5.6, with 8 it is 4.6); longer steps hide the nearest pairs (alpha 0.1 on
-# the ring: 4.4 with 4 neighbours, 6.9 with 8).
+# the ring: 4.4 with 4 neighbors, 6.9 with 8).
 NEIGHBORS = 8
 # K is the first scale with epsilon 2^K of at least this. Of the slowest wave on a ring of radius 1 e^-8 is left, and
 # the last term is below 1e-3. The paper's epsilon 2^K = 1 ends before heat has mixed (ring, alpha 0.45, n = 8,000: 5.9
 # instead of 5.3); beyond 8 nothing changes.
 MIXED = 8.0
 # Random points leave gaps, so that a ball needs some log n of them: 8 log2 n. With half of it the ring at alpha 0.45
-# and n = 2,000 went from 4.4 to 6.3. By radius, not by count: lists of nearest neighbours differ even between two
+# and n = 2,000 went from 4.4 to 6.3. By radius, not by count: lists of nearest neighbors differ even between two
 # points that nearly coincide, and took the ring at alpha 0.45 to 29.
 RANDOM_NEIGHBORS = 8
 

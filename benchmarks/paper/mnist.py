@@ -148,9 +148,9 @@ def spherical_mnist(images: npt.ArrayLike, *, n_nodes: int | None = None) -> Sph
     """Project images onto the northern hemisphere of a sphere: a measure for each, over nodes all around it.
 
     The nodes are a Fibonacci lattice, on which every node has the same share of the sphere. An image lies on the
-    hemisphere by Lambert's equal-area projection, its centre at the pole and its corners on the equator, so that
+    hemisphere by Lambert's equal-area projection, its center at the pole and its corners on the equator, so that
     all its pixels have equal shares too. Each pixel gives a quarter of its value to each of the four nodes nearest
-    to its centre: 28 x 28 pixels to 3,136 of 25,088 nodes, as many as in the paper, which does not say how its
+    to its center: 28 x 28 pixels to 3,136 of 25,088 nodes, as many as in the paper, which does not say how its
     nodes lie.
 
     Parameters
@@ -234,7 +234,7 @@ def _fibonacci_lattice(n_nodes: int) -> Float64:
 
 
 def _pixel_centers(height: int, width: int) -> Float64:
-    """Return where the centres of pixels lie on the sphere, (n_pixels, 3), row by row, the first row on top."""
+    """Return where the centers of pixels lie on the sphere, (n_pixels, 3), row by row, the first row on top."""
     # In Lambert's plane the equator is the circle of radius sqrt(2), and the corners lie on it.
     unit = np.sqrt(2) / np.hypot(height / 2, width / 2)
     y, x = np.meshgrid((height - 1) / 2 - np.arange(height), np.arange(width) - (width - 1) / 2, indexing="ij")

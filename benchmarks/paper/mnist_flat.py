@@ -77,7 +77,10 @@ def main() -> int:
         accuracy = 100 * (labels[reranked(blocks[0], blocks[0], found)] == labels).mean()
         judge("max_scale 5, alpha 0.2", hm.pairwise_distances(features))
         rows.append(("the same, 20 nearest by L2 of 1 step", f"{accuracy:.2f}", "", ""))
-    note = f"{len(labels):,} images that Table 1 does not use; seed {chosen.seed}. Mass is one unless said otherwise."
+    note = (
+        f"{len(labels):,} images that Table 1 does not use, drawn with seed {chosen.seed}. The total mass of each "
+        "image is one unless stated otherwise."
+    )
     exhibit("mnist_flat", chosen).table(("compared by", "accuracy, %", "P@10", "Spearman"), rows, note=note)
     return 0
 

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from digits import (
-    agreement,
-    euclidean,
-    exact_between_pixels,
-    parts,
-    pixels,
-    reached,
-    reranked,
-    sphere_of_pixels,
-)
+from digits import agreement, euclidean, exact_between_pixels, parts, pixels, reached, reranked, sphere_of_pixels
 from exhibit import LOOKS, Exhibit, exhibit, parser, stage
 from mnist import load_mnist
 
@@ -113,7 +104,7 @@ def exact_candidates(tuning: Tuning, n_images: int, path: Path | None) -> tuple[
 
 
 def exact_rows(tuning: Tuning, n_images: int, path: Path | None) -> list[tuple[str, ...]]:
-    """Return the accuracies of exact EMD and of others for the first images, the neighbours being sought among all."""
+    """Return the accuracies of exact EMD and of others for the first images, the neighbors being sought among all."""
     candidates, values = exact_candidates(tuning, n_images, path)
     depth = values.argmin(axis=1)
     rows = [(f"exact EMD (nearest at place {depth.max() + 1} or before)", candidates[np.arange(n_images), depth])]
@@ -132,7 +123,7 @@ def exact_rows(tuning: Tuning, n_images: int, path: Path | None) -> list[tuple[s
 
 def draw(out: Exhibit, front: dict[tuple[int, float], tuple[float, ...]], others: dict[str, tuple[float, ...]]) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
-    colour = LOOKS["diffusion_emd"][0]
+    color = LOOKS["diffusion_emd"][0]
     for axis, place, words in zip(axes, (1, 2), ("P@10", "Spearman"), strict=True):
         for largest, marker in zip(LARGEST, "vos", strict=True):
             line = [front[largest, alpha] for alpha in ALPHAS]
@@ -140,7 +131,7 @@ def draw(out: Exhibit, front: dict[tuple[int, float], tuple[float, ...]], others
                 [f[place] for f in line],
                 [f[0] for f in line],
                 marker=marker,
-                color=colour,
+                color=color,
                 alpha=0.35 + 0.15 * (largest - 6),
                 label=f"L1, max_scale {largest}",
             )
@@ -188,10 +179,10 @@ def main() -> int:
         for (largest, alpha), f in front.items()
     ]
     rows += [(name, f"{f[0]:.2f}", f"{f[1]:.3f}", f"{f[2]:.3f}", "") for name, f in others.items()]
-    note = f"{len(some):,} images that Table 1 does not use, each compared with all others; seed {chosen.seed}."
+    note = f"{len(some):,} images that Table 1 does not use, each compared with all other images; seed {chosen.seed}."
     out.table(heads, rows, note=note)
     n_exact = min(50 if chosen.quick else chosen.exact, len(some))
-    note = f"The nearest of all {len(some):,} tuning images, for the first {n_exact:,} of them."
+    note = f"Accuracy of the nearest neighbor among all {len(some):,} tuning images, for the first {n_exact:,} images."
     out.table(("nearest by", "accuracy, %"), exact_rows(tuning, n_exact, chosen.keep), note=note, suffix="_exact")
     return 0
 

@@ -17,7 +17,7 @@ from heatmover.statistics.metrics import precision_at_k, spearman
 
 PRESETS = {
     "the paper, Algorithm 1": {},
-    "the paper, Algorithm 1 at the centres, delta = 1e-6": {"compress": 1e-6},
+    "the paper, Algorithm 1 at the centers, delta = 1e-6": {"compress": 1e-6},
     "the paper, Algorithm 4, delta = 1e-6": {"algorithm": "interpolative"},
 }
 # From Algorithm 1 to the defaults: what each row changes, on top of those before.
@@ -68,10 +68,7 @@ def study(n_measures: int, seeds: range) -> dict[str, list[Score]]:
             distances = hm.pairwise_distances(embedding)
             scores.setdefault(name, []).append(
                 Score(
-                    model.max_scale_,
-                    embedding.shape[1],
-                    precision_at_k(truth, distances),
-                    spearman(truth, distances),
+                    model.max_scale_, embedding.shape[1], precision_at_k(truth, distances), spearman(truth, distances)
                 )
             )
     return scores
@@ -93,8 +90,8 @@ def run(show: Exhibit, n_measures: int, n_seeds: int) -> None:
             ]
         )
     note = (
-        f"Means over {n_seeds} draws of {n_measures} measures, {n_measures * 100:,} points. A row with + adds one "
-        "change to Algorithm 1 and the rows before."
+        f"Means over {n_seeds} draws of {n_measures} measures with {n_measures * 100:,} points in total. Each row "
+        "with + adds one change to Algorithm 1 and keeps the changes of the rows with + above it."
     )
     show.table(["what", "K", "features", "P@10", "Spearman"], rows, note=note)
 

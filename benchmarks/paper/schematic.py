@@ -24,7 +24,7 @@ import heatmover as hm
 N_DATASETS = 30
 # Places along the spiral, from 0 to 1: A and C one turn apart, B between them.
 FOLLOWED = {"A": 0.24, "B": 0.47, "C": 0.76}
-COLOURS = {"A": "#0072B2", "B": "#009E73", "C": "#D55E00"}
+COLORS = {"A": "#0072B2", "B": "#009E73", "C": "#D55E00"}
 GREY, INK = "#C9CDD2", "#333333"
 # Of the scales that the model keeps, as many are drawn, from the finest to the coarsest.
 N_SHOWN = 4
@@ -99,26 +99,26 @@ def draw_graph(axis: Axes, found: Computed) -> None:
     axis.scatter(*found.points.T, s=2, c="#9AA1A9", linewidths=0)
     for name, dataset in found.followed.items():
         own = found.points[found.labels == dataset]
-        axis.scatter(*own.T, s=9, c=COLOURS[name], linewidths=0.2, edgecolors="white", zorder=3)
+        axis.scatter(*own.T, s=9, c=COLORS[name], linewidths=0.2, edgecolors="white", zorder=3)
         name_beside(axis, name, own.mean(axis=0), found.points.mean(axis=0))
     axis.set_aspect("equal")
 
 
-def name_beside(axis: Axes, name: str, place: np.ndarray, centre: np.ndarray) -> None:
-    """Write the name of a dataset on the side of it that looks away from the centre."""
-    outwards = (place - centre) / np.linalg.norm(place - centre)
+def name_beside(axis: Axes, name: str, place: np.ndarray, center: np.ndarray) -> None:
+    """Write the name of a dataset on the side of it that looks away from the center."""
+    outwards = (place - center) / np.linalg.norm(place - center)
     axis.annotate(
         name, place, xytext=tuple(20 * outwards), textcoords="offset points", ha="center", va="center", fontsize=10,
-        fontweight="bold", color=COLOURS[name], zorder=4,
+        fontweight="bold", color=COLORS[name], zorder=4,
     )  # fmt: skip
 
 
 def draw_density(axis: Axes, found: Computed, name: str, steps: int) -> None:
     density = found.densities[steps][found.followed[name]]
     order = np.argsort(density)
-    colours = LinearSegmentedColormap.from_list(name, ["#ECEEF0", COLOURS[name]])
+    colors = LinearSegmentedColormap.from_list(name, ["#ECEEF0", COLORS[name]])
     # The square root shows the thin part of a density as well as its peak; a rounded zero may be negative.
-    axis.scatter(*found.points[order].T, s=1.6, c=np.sqrt(np.maximum(density[order], 0)), cmap=colours, linewidths=0)
+    axis.scatter(*found.points[order].T, s=1.6, c=np.sqrt(np.maximum(density[order], 0)), cmap=colors, linewidths=0)
     axis.set_aspect("equal")
 
 
@@ -128,7 +128,7 @@ def draw_distances(axis: Axes, found: Computed) -> None:
     axis.set_xticks(at, found.followed, fontweight="bold", fontsize=10)
     axis.tick_params(length=2, color=GREY)
     for label in axis.get_xticklabels():
-        label.set_color(COLOURS[label.get_text()])
+        label.set_color(COLORS[label.get_text()])
     # What the eye should compare: from A to B, and from A to C.
     first, *others = at
     for other in others:
@@ -136,7 +136,7 @@ def draw_distances(axis: Axes, found: Computed) -> None:
             other, first, f"{found.distances[first, other]:.1f}", ha="center", va="center", fontsize=8, color=INK,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
         )  # fmt: skip
-    axis.set_yticks([first], ["A"], fontweight="bold", fontsize=10, color=COLOURS["A"])
+    axis.set_yticks([first], ["A"], fontweight="bold", fontsize=10, color=COLORS["A"])
 
 
 def draw_map(axis: Axes, found: Computed) -> None:
@@ -147,7 +147,7 @@ def draw_map(axis: Axes, found: Computed) -> None:
     axis.scatter(*found.coordinates.T, s=22, c="#9AA1A9", edgecolors="white", linewidths=0.5)
     for name, dataset in found.followed.items():
         place = found.coordinates[dataset]
-        axis.scatter(*place, s=60, c=COLOURS[name], edgecolors="white", linewidths=0.8, zorder=3)
+        axis.scatter(*place, s=60, c=COLORS[name], edgecolors="white", linewidths=0.8, zorder=3)
         name_beside(axis, name, place, found.coordinates.mean(axis=0))
     axis.margins(0.18)
     axis.set_box_aspect(1)
@@ -181,9 +181,7 @@ def draw(show: Exhibit, found: Computed) -> None:
         for axis, step in zip(row, steps, strict=True):
             plain(axis, f"t = {step:,}" if name == "A" else "")
             draw_density(axis, found, name, step)
-        row[0].set_ylabel(
-            name, rotation=0, fontsize=10, fontweight="bold", color=COLOURS[name], va="center", labelpad=8
-        )
+        row[0].set_ylabel(name, rotation=0, fontsize=10, fontweight="bold", color=COLORS[name], va="center", labelpad=8)
     matrix, places = figure.add_subplot(outer[2]), figure.add_subplot(outer[3])
     plain(matrix)
     draw_distances(matrix, found)

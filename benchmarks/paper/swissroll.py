@@ -4,7 +4,7 @@
 supplement, depth and number of clusters of the trees are found by a grid search with 10 trees, then the number of
 trees varies; Diffusion EMD varies the order of its polynomials (through the tolerance), convolutional Sinkhorn its
 iterations. "Eq. 8" has the paper's norm and its density P^t mu, with the library's alpha and largest scale; "the paper"
-is the preset `DiffusionEMD.from_paper` as it stands. Times are seconds of work of all cores together, from points to
+is the preset `DiffusionEMD.from_paper` as it stands. Times are CPU seconds, from points to
 all distances, imports and compilation not counted, the least of some runs.
 """
 
@@ -31,7 +31,7 @@ ITERATIONS = {"convolutional_sinkhorn": (1, 3, 10), "stored_sinkhorn": (1, 3, 10
 # The preset: what it is called here, and how it is made.
 PRESETS = {
     "diffusion_emd (the paper, Alg. 1)": {},
-    "diffusion_emd (the paper, Alg. 1 at centres)": {"compress": 1e-6},
+    "diffusion_emd (the paper, Alg. 1 at centers)": {"compress": 1e-6},
     "diffusion_emd (the paper, Alg. 4)": {"algorithm": "interpolative"},
 }
 
@@ -145,10 +145,8 @@ def draw(show: Exhibit, found: dict[str, list[Point]]) -> None:
             axis.plot(
                 [p.seconds for p in ordered], values, style, color=color, marker=marker, mfc=filled, label=label(name)
             )
-    axes[0].set(title="P@10", ylabel="P@10", xlabel="seconds of work, points to distances", xscale="log", ylim=(0, 1))
-    axes[1].set(
-        title="Spearman", ylabel="Spearman's rho", xlabel="seconds of work, points to distances", ylim=(0, 1.02)
-    )
+    axes[0].set(title="P@10", ylabel="P@10", xlabel="CPU seconds, points to distances", xscale="log", ylim=(0, 1))
+    axes[1].set(title="Spearman", ylabel="Spearman's rho", xlabel="CPU seconds, points to distances", ylim=(0, 1.02))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     show.save(figure)
 
@@ -180,8 +178,8 @@ def times(found: dict[str, list[Point]], name: str) -> str:
         return f"{LOOKS[name][2]} does not reach the P@10 of Diffusion EMD."
     first = min(reached, key=lambda point: point.seconds)
     return (
-        f"{LOOKS[name][2]} needs {first.seconds / ours.seconds:.0f} times as long ({first.options}) for at least the "
-        f"same P@10 ({first.precision:.3f} against {ours.precision:.3f})."
+        f"{LOOKS[name][2]} needs {first.seconds / ours.seconds:.0f} times as long as Diffusion EMD ({first.options}) "
+        f"to reach at least the same P@10 ({first.precision:.3f}, Diffusion EMD {ours.precision:.3f})."
     )
 
 
@@ -192,15 +190,16 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
         rows.append([label(name), brief(top.seconds), f"{top.precision:.3f}", f"{top.rank:.3f}", f"`{top.options}`"])
     above = verdict(found, lambda p: p.precision) + verdict(found, lambda p: p.rank)
     note = (
-        f"The best run of each method, {n_measures} measures, {n_measures * 100:,} points; work of all cores together. "
+        f"The table shows the best run of each method, with {n_measures} measures and {n_measures * 100:,} points. "
+        "CPU seconds are summed over all cores. "
         + (
             f"Above the curve of Diffusion EMD: {'; '.join(above)}. "
             if above
-            else "No run of another embedding method is above the curve of Diffusion EMD, in P@10 or Spearman. "
+            else "No run of another embedding method lies above the curve of Diffusion EMD, in P@10 or Spearman. "
         )
         + " ".join(times(found, name) for name in ITERATIONS)
     )
-    show.table(["method", "seconds of work", "P@10", "Spearman", "options"], rows, note=note)
+    show.table(["method", "CPU seconds", "P@10", "Spearman", "options"], rows, note=note)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 1,000 measures of 10 points, 10,000 points in 10-D. Diffusion EMD runs with its defaults; every rival repeats itself
 (trees, directions) until it has taken as long. The distances become a picture by PHATE if it is installed (the paper's
-choice, extra `phate`), else by a diffusion map; both look at near neighbours only. Classical scaling, which believes
-all distances, is shown below. Colours are the two true coordinates of each measure's centre.
+choice, extra `phate`), else by a diffusion map; both look at near neighbors only. Classical scaling, which believes
+all distances, is shown below. Colors are the two true coordinates of each measure's center.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def draw(
             axis.spines[:].set_visible(True)
             if row == 0:
                 axis.set_title(f"{LOOKS[name][2]}\n{words[name]}", fontsize=8)
-        axes[row, 0].set_ylabel(f"{kind}\ncoloured {AXES[axis_shown]}")
+        axes[row, 0].set_ylabel(f"{kind}\ncolored {AXES[axis_shown]}")
         figure.colorbar(shown, ax=axes[row], label=f"true place {AXES[axis_shown]}", fraction=0.03, pad=0.01)
     show.save(figure)
 
@@ -96,10 +96,10 @@ def run(show: Exhibit, n_measures: int) -> None:
         rows.append([LOOKS[name][2], options, f"{seconds:.2f}", *scores])
     draw(show, local, whole, data.annotations["center"], words, "PHATE" if by_phate else "diffusion map")
     note = (
-        f"{n_measures:,} measures of 10 points, {10 * n_measures:,} points in 10-D. Seconds are those of work of all "
-        "cores together. The paper shows pictures only."
+        f"{n_measures:,} measures of 10 points, {10 * n_measures:,} points in 10-D. CPU seconds are summed over all "
+        "cores. The paper shows pictures without numbers."
     )
-    show.table(["method", "repeated", "seconds of work", "P@10", "Spearman"], rows, note=note)
+    show.table(["method", "repeated", "CPU seconds", "P@10", "Spearman"], rows, note=note)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from exhibit import LOOKS, Exhibit, exhibit, parser
 
 import heatmover as hm
 
-# Rows that the paper's table has, as printed there: scales, bins per scale, centres, smooth, geodesic.
+# Rows that the paper's table has, as printed there: scales, bins per scale, centers, smooth, geodesic.
 PAPER = {
     "grid_emd": ("Dyadic", "d^(2^k)", "No", "No", "No"),
     "wavelet_emd": ("Dyadic", "d^(2^k)", "No", "Yes", "No"),
@@ -55,10 +55,11 @@ def run(show: Exhibit) -> None:
                 f"{int(moved.sum()):,}",
             ]
         )
-    heads = ["method", "from", "scales", "bins per scale k", "centres from data", "smooth bins", "geodesic", "paper"]
+    heads = ["method", "from", "scales", "bins per scale k", "centers from data", "smooth bins", "geodesic", "paper"]
     note = (
-        "d dimensions, C clusters. The paper prints d^(2^k) bins for grids and wavelets; a dyadic grid in d dimensions "
-        "has 2^(d k) cells at scale k. Diffusion EMD with compress=0.1."
+        "In the formulas, d is the number of dimensions and C is the number of clusters. The paper prints d^(2^k) "
+        "bins for grids and wavelets; a dyadic grid in d dimensions has 2^(d k) cells at scale k. Diffusion EMD runs "
+        "with compress=0.1."
     )
     show.table([*heads, "features"], rows, note=note)
 

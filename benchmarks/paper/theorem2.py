@@ -43,7 +43,7 @@ SPACES = (
     (Torus(2, 8), Torus(2, 16), Torus(2, 32)),
 )
 POINTS_PER_MEASURE = 40
-COLOURS = {0.1: "#009E73", 0.3: "#0072B2", 0.45: "#D55E00"}
+COLORS = {0.1: "#009E73", 0.3: "#0072B2", 0.45: "#D55E00"}
 KINDS = {
     "points": ("#000000", "o", "two points"),
     "clouds": ("#D55E00", "s", "two clouds"),
@@ -167,17 +167,21 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["sum of L1 norms", "alpha", *sizes, "largest / smallest"],
         size_rows(found),
-        note="Smallest and largest W_{D_alpha} over the sum, for all pairs of measures on n atoms (ring / sphere / "
-        "torus); the last column at the largest n. increments: Eq. 9, dual norm (1). coarsest: dual norm (2). levels "
-        "is never above W_{D_alpha}.",
+        note=(
+            "Smallest and largest ratio of W_{D_alpha} to the sum of norms, over all pairs of measures on n atoms "
+            '(ring / sphere / torus). The last column is for the largest n. "Increments" is Eq. 9, dual norm (1). '
+            '"Coarsest" is dual norm (2). The distance "levels" is never above W_{D_alpha}.'
+        ),
     )
     limits = [f"{limit_of_every_other(found[0][-1], alpha):.2f}" for alpha in ALPHAS]
     out.table(
         ["pairs", "number", *(f"alpha {alpha:g}" for alpha in ALPHAS)],
         kind_rows(found),
-        note="W_{D_alpha} over Eq. 9 by kind of pair, at the largest n. Every other atom of the ring against the rest "
-        f"is the largest ratio at alpha 0.3 and 0.45; with infinitely many atoms it is {', '.join(limits)} at alpha "
-        f"{', '.join(map(str, ALPHAS))}.",
+        note=(
+            "Ratio of W_{D_alpha} to Eq. 9 by kind of pair, at the largest n. On the ring at alpha 0.3 and 0.45, the "
+            'pair "every other atom against the remaining atoms" has the largest ratio. With infinitely many atoms, '
+            f"the ratio of this pair is {', '.join(limits)} at alpha {', '.join(map(str, ALPHAS))}."
+        ),
         suffix="_kinds",
     )
     rows = []
@@ -191,8 +195,10 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     out.table(
         ["space", "terms k", *(f"alpha {alpha:g}" for alpha in ALPHAS), f"every other atom, alpha {ALPHAS[-1]:g}"],
         rows,
-        note="W_{D_alpha} over Eq. 9, both with their first terms only: no heat at times below 2^-(number of terms). "
-        "The bands are of all pairs but one, which has the last column.",
+        note=(
+            "Ratio of W_{D_alpha} to Eq. 9 if the sums of both distances end after k terms, so that heat at times "
+            "below 2^-k is left out. The bands contain all pairs except one, which is in the last column."
+        ),
         suffix="_terms",
     )
 
@@ -200,7 +206,7 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
 def limit_of_every_other(one: Found, alpha: float) -> float:
     """Return W_{D_alpha} over Eq. 9 of every other atom against the rest on a ring of infinitely many atoms.
 
-    Neighbours are then s -> 0 apart, and D_alpha(s) has infinitely many scales coarser than s. Those that a ring with s
+    Neighbors are then s -> 0 apart, and D_alpha(s) has infinitely many scales coarser than s. Those that a ring with s
     of this size lacks, at the times 2, 4, ..., add 2 erf(d / (4 sqrt t)) each, to first order in d: a geometric series.
     """
     spacing = 2 * np.pi / one.space.n
@@ -215,10 +221,10 @@ def draw_ratios(ax: Axes, one: Found, alpha: float) -> None:
     truth, ratios = one.truth[alpha, None][one.pairs], one.ratios(alpha, "increments")
     ax.axhspan(ratios.min(), ratios.max(), color="#F3EFE6", zorder=0)
     for kind in reversed(KINDS):
-        colour, marker, words = KINDS[kind]
+        color, marker, words = KINDS[kind]
         where = kinds == kind
         ax.scatter(
-            truth[where], ratios[where], s=9 if kind != "other" else 5, c=colour, marker=marker, lw=0, label=words
+            truth[where], ratios[where], s=9 if kind != "other" else 5, c=color, marker=marker, lw=0, label=words
         )
     title = rf"{one.space.name}, {one.space.n:,} atoms, $\alpha$ = {alpha:g}"
     ax.set(xscale="log", title=title, xlabel=r"$W_{D_\alpha}$, exact", ylim=(0, None))
@@ -233,12 +239,12 @@ def draw_terms(ax: Axes, one: Found) -> None:
     for alpha in ALPHAS:
         ratios = [one.ratios(alpha, "increments", count) for count in [*counts, None]]
         low, high = [values[:-1].min() for values in ratios], [values[:-1].max() for values in ratios]
-        look = {"color": COLOURS[alpha], "marker": "o"}
-        ax.fill_between([*counts, end], low, high, color=COLOURS[alpha], alpha=0.15, lw=0)
+        look = {"color": COLORS[alpha], "marker": "o"}
+        ax.fill_between([*counts, end], low, high, color=COLORS[alpha], alpha=0.15, lw=0)
         ax.plot([*counts, end], low, **look, label=rf"$\alpha$ = {alpha:g}, smallest and largest")
         ax.plot([*counts, end], high, **look)
         alternate = [min(values[-1], 1e9) for values in ratios]
-        ax.plot([*counts, end], alternate, color=COLOURS[alpha], ls=":", lw=1)
+        ax.plot([*counts, end], alternate, color=COLORS[alpha], ls=":", lw=1)
     ax.plot([], [], color="#555555", ls=":", lw=1, label="every other atom against the rest")
     ax.set(title=f"{one.space.name}, {one.space.n} atoms", xlabel="number of terms k", ylim=(0, 10))
     ax.set_xticks([*counts, end], [*map(str, counts), "all"])

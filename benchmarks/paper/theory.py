@@ -2,11 +2,11 @@
 
 Between two point masses EMD is the ground distance itself, so the ratio W / geodesic^(2 alpha) must stay between two
 constants for all pairs while n grows. The distortion is its largest over its smallest value. Pairs are all those among
-some random anchors, each one's neighbours of rank 1, 2, 4, 8, ... and its farthest point: from the spacing to the
+some random anchors, each one's neighbors of rank 1, 2, 4, 8, ... and its farthest point: from the spacing to the
 diameter. Measures that are not points are compared with exact EMD of the same ground distance.
 
 One rule for all n, from the theorem's terms (a step of diffusion time epsilon -> 0, and K ~ log2(1 / epsilon)): points
-lie evenly; 8 neighbours and the library's own bandwidth, so that a step is about as long as the spacing; K is the first
+lie evenly; 8 neighbors and the library's own bandwidth, so that a step is about as long as the spacing; K is the first
 scale with epsilon 2^K >= 8, where heat has mixed and the last term is gone; every scale is kept. See manifolds.py.
 """
 
@@ -43,13 +43,13 @@ NORMS = ("increments", "levels")
 TARGETS = {("ring", 0.3): 4.0, ("ring", 0.45): 6.0}
 MOST_GROWTH = 1.5
 
-# All pairs of 1,000 points instead raise no distortion by more than 3 % (sphere; ring and torus: 0).
+# All pairs of 1,000 points instead raise no distortion by more than 3% (sphere; ring and torus: 0).
 ANCHORS = 24
 POINTS_PER_MEASURE = 60
 # Ring by Fourier series, far beyond what needs to be embedded.
 FAR = (32_000, 128_000, 512_000)
 
-COLOURS = {0.1: "#009E73", 0.3: "#0072B2", 0.45: "#D55E00", 0.5: "#000000"}
+COLORS = {0.1: "#009E73", 0.3: "#0072B2", 0.45: "#D55E00", 0.5: "#000000"}
 MARKERS = {0.1: "^", 0.3: "s", 0.45: "o", 0.5: "X"}
 RATIO = r"$W_{\alpha,K}$ / geodesic$^{2\alpha}$ of two points"
 
@@ -72,7 +72,7 @@ def scale_distances(case: Case, rows: sp.csr_array, norm: str) -> Floats:
 
 
 def chosen_points(case: Case, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return anchors, their neighbours of rank 1, 2, 4, ..., and their farthest points, as indices."""
+    """Return anchors, their neighbors of rank 1, 2, 4, ..., and their farthest points, as indices."""
     n = len(case.coordinates)
     anchors = rng.choice(n, ANCHORS, replace=False)
     order = np.argsort(case.manifold.geodesic(case.coordinates[anchors], case.coordinates), axis=1)
@@ -245,7 +245,7 @@ def label_ticks(axis: Axis, ticks: Sequence[float]) -> None:
 
 def draw_distortions(ax: Axes, even: Results, cloud: Results, name: str, sizes: Sequence[int]) -> None:
     for alpha in ALPHAS:
-        look = {"color": COLOURS[alpha], "marker": MARKERS[alpha]}
+        look = {"color": COLORS[alpha], "marker": MARKERS[alpha]}
         ax.plot(sizes, [even[name, NORMS[0], alpha, n].distortion for n in sizes], **look)
         if (name, NORMS[0], alpha, sizes[0]) in cloud:
             values = [cloud[name, NORMS[0], alpha, n].distortion for n in sizes]
@@ -266,7 +266,7 @@ def draw(out: Exhibit, even: Results, cloud: Results, far: Fourier, sizes: Seque
     for row, words in zip(axes, [RATIO, RATIO, "largest / smallest ratio"], strict=True):
         row[0].set_ylabel(words)
     axes[0, 2].legend(loc="lower left", bbox_to_anchor=(0, 0.09), ncols=2)
-    looks = [({"color": COLOURS[a], "marker": MARKERS[a]}, rf"$\alpha$ = {a:g}") for a in reversed(ALPHAS)]
+    looks = [({"color": COLORS[a], "marker": MARKERS[a]}, rf"$\alpha$ = {a:g}") for a in reversed(ALPHAS)]
     lines = (("-", "two points"), (":", "clouds and mixtures"), ("--", "ring by Fourier series"))
     looks += [({"color": "#555555", "ls": line}, words) for line, words in lines]
     looks += [({"color": "#555555", "lw": 4, "alpha": 0.3}, "target")]
@@ -278,9 +278,9 @@ def draw(out: Exhibit, even: Results, cloud: Results, far: Fourier, sizes: Seque
 def draw_beyond(ax: Axes, far: Fourier) -> None:
     """Draw the ring by Fourier series, and the targets at the largest n they are set for."""
     for alpha in ALPHAS:
-        ax.plot(list(far), [found[alpha].distortion for found in far.values()], color=COLOURS[alpha], lw=0.9, ls="--")
+        ax.plot(list(far), [found[alpha].distortion for found in far.values()], color=COLORS[alpha], lw=0.9, ls="--")
     for (_, alpha), limit in TARGETS.items():
-        ax.hlines(limit, SIZES[0], SIZES[-1], color=COLOURS[alpha], lw=4, alpha=0.3)
+        ax.hlines(limit, SIZES[0], SIZES[-1], color=COLORS[alpha], lw=4, alpha=0.3)
     label_ticks(ax.xaxis, [500, 2000, 8000, 32_000, 128_000, 512_000])
 
 
@@ -315,14 +315,22 @@ def notes(sizes: Sequence[int], far: Fourier, worst: float) -> dict[str, str]:
     last = list(far)[-1]
     beyond = ", ".join(f"{far[last][a].distortion:.2f} (limit {limit_of(far, a):.1f})" for a in ALPHAS if a < 0.5)
     return {
-        "": f"Largest over smallest W / geodesic^(2 alpha) between point masses on evenly spaced points (torus: the "
-        f"nearest square grid). Growth: n = {sizes[-1]:,} over n = {sizes[0]:,}. Fourier series on the ring agree to "
-        f"{worst:.0e} and give, at n = {last:,} and alpha {', '.join(f'{a:g}' for a in ALPHAS)}: {beyond}, "
-        f"{far[last][0.5].distortion:.2f} (no limit).",
-        "_random": "Independent random points, Eq. 8. Two of them may nearly coincide; below the length of one step of "
-        "the walk no kernel tells points apart, hence the second row: chosen pairs at least a step apart.",
-        "_measures": f"Diffusion EMD over exact EMD with cost geodesic^(2 alpha), between 40 clouds and mixtures of "
-        f"{POINTS_PER_MEASURE} points each, on evenly spaced points.",
+        "": (
+            "Largest ratio divided by smallest ratio of W to geodesic^(2 alpha), between point masses on evenly "
+            f'spaced points (torus: the nearest square grid). "Growth" is the value at n = {sizes[-1]:,} divided by '
+            f"the value at n = {sizes[0]:,}. Fourier series on the ring agree with these values to {worst:.0e} and "
+            f"give distortions at n = {last:,} and alpha {', '.join(f'{a:g}' for a in ALPHAS)}: {beyond}, "
+            f"{far[last][0.5].distortion:.2f} (no limit)."
+        ),
+        "_random": (
+            "Independent random points, Eq. 8. Two random points may nearly coincide, and no kernel distinguishes "
+            "points closer than one step of the walk. The second row of each alpha therefore contains only pairs at "
+            "least one step apart."
+        ),
+        "_measures": (
+            "Ratio of Diffusion EMD to exact EMD with cost geodesic^(2 alpha), over pairs of 40 clouds and mixtures "
+            f"of {POINTS_PER_MEASURE} points each, on evenly spaced points."
+        ),
     }
 
 

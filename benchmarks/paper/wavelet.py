@@ -15,7 +15,7 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import check_integer, check_threads, import_extra
 from heatmover.errors import InvalidInputError
 from heatmover.transport.baselines.ground import Ground, check_masses, points_of
-from heatmover.transport.baselines.method import Declaration, Features, embedding_method
+from heatmover.transport.baselines.method import Features, embedding_method
 
 __all__ = ["wavelet_emd"]
 
@@ -48,11 +48,7 @@ SPARSE = 0.05
 
 
 @embedding_method(
-    Declaration(
-        "points",
-        "Shirdhonkar and Jacobs 2008, Approximate Earth Mover's Distance in Linear Time",
-        extra="bench",
-    )
+    "points", "Shirdhonkar and Jacobs 2008, Approximate Earth Mover's Distance in Linear Time", extra="bench"
 )
 def wavelet_emd(
     ground: Ground,

@@ -1,7 +1,7 @@
-"""The report of a real run beside the pages: ``heatmover demo`` runs while they are built.
+"""Run ``heatmover demo`` while the documentation is built, and publish its report as ``demo/report.html``.
 
-It is not kept in git, so that it can never be older than the code. It lies under ``demo/report.html``; the page
-``demo.md`` shows it. ``-D heatmover_demo=0`` leaves it out, for tests that build a few pages.
+The page ``demo.md`` shows the report. The report is not in git, so it is never older than the code. Tests that build a
+few pages skip it with ``-D heatmover_demo=0``.
 """
 
 from __future__ import annotations

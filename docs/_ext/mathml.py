@@ -1,11 +1,11 @@
-r"""Formulas as MathML, which browsers draw without a script and without the network.
+r"""Convert formulas to MathML, which browsers draw offline and without a script.
 
-LaTeX is converted when the pages are built; the font with the mathematical shapes lies in ``_static/fonts``. MathML of
-this kind (MathML Core) is drawn by Chromium since 2023, by Firefox and by Safari. Compared with what else works
-offline: MathJax is 6 MB of scripts and fonts and draws after the page has loaded, KaTeX is 1.5 MB and needs a script on
-every page or Node at build time; this is a font, and screen readers read it.
+LaTeX is converted when the pages are built. The font with the mathematical shapes is in ``_static/fonts``. Chromium
+(since 2023), Firefox and Safari draw this kind of MathML (MathML Core), and screen readers read it. Of the alternatives
+that work offline, MathJax has 6 MB of scripts and fonts and draws after the page has loaded, and KaTeX has 1.5 MB and
+needs a script on every page or Node at build time.
 
-A formula that cannot be converted is a warning, and so an error of ``make docs``.
+A formula that cannot be converted causes a warning, which is an error in ``make docs``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 CONVERTER = LatexToMathML(fancy_error=False)
-# What a formula brings of its own to be set on several lines.
+# Environments that set a formula on several lines.
 ENVIRONMENT = re.compile(r"\\begin\{(align|gather|equation|multline)")
 
-# A large closing bar with an index: Chromium draws a bar that is the base of an index small, so the index gets an empty
-# base of its own.
+# A large closing bar with an index. Chromium draws a bar small if it is the base of an index, so the index gets an
+# empty base instead.
 LARGE_BAR = re.compile(r"(\\[bB]igg?r?\s*(?:\\\||\||\\rVert))\s*([_^])")
 
 
 def mathml(latex: str, *, display: bool, place: Any = None) -> str:
-    """Return a formula as MathML; one that is not understood is reported, and returned as code."""
+    """Return a formula as MathML; report a formula that cannot be converted, and return it as code."""
     text = latex.strip()
     if display and "\\\\" in text and not ENVIRONMENT.search(text):
         text = rf"\begin{{align*}}{text}\end{{align*}}"
     text = LARGE_BAR.sub(r"\1{}\2", text)
     try:
-        # Code in a formula has straight quotation marks.
+        # Code inside a formula needs straight quotation marks.
         return CONVERTER.convert_with_local_state(text, displaystyle=display).replace("”", "&quot;")
     except LatexError as error:
         logger.warning("the formula %s is not understood: %s", latex, error, location=place)

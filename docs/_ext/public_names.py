@@ -1,8 +1,8 @@
-"""The public names of heatmover, and the page of the reference that each has.
+"""List the public names of heatmover and the page of the reference on which each is documented.
 
-A name is public if the face has it (``heatmover.__all__``) or if a public package lists it in its ``__all__``. The
-public packages are those of the face, the homes of its names, and `heatmover.study.tables`. A name that is reached in
-several ways has one page, under its shortest name.
+A name is public if ``heatmover.__all__`` or the ``__all__`` of a public package lists it. The public packages are the
+packages in ``heatmover.__all__``, the packages that define its names, and `heatmover.study.tables`. A name that can be
+reached in several ways has one page, under its shortest name.
 """
 
 from __future__ import annotations
@@ -15,27 +15,34 @@ from typing import Any
 
 import heatmover
 
-# Public, though neither the face nor one of its names leads there: what undoes the guard in our CSV files.
+# Public, although heatmover.__all__ does not lead there: it reads our CSV files without their guard against formulas.
 ALSO = ("heatmover.study.tables",)
 
 
 @cache
 def public_modules() -> tuple[str, ...]:
     """Return the names of the public packages and modules."""
-    of_face = {
-        value.__name__ for name in heatmover.__all__ if isinstance(value := getattr(heatmover, name), ModuleType)
-    }
     homes = {
         ".".join(getattr(heatmover, name).__module__.split(".")[:2])
         for name in heatmover.__all__
         if hasattr(getattr(heatmover, name), "__module__")
     }
-    return tuple(sorted({"heatmover"} | of_face | homes | set(ALSO)))
+    return tuple(sorted({"heatmover", *modules_of_face().values(), *homes, *ALSO}))
+
+
+@cache
+def modules_of_face() -> dict[str, str]:
+    """Return the full name of every package in ``heatmover.__all__``, such as heatmover.transport.baselines."""
+    return {
+        f"heatmover.{name}": value.__name__
+        for name in heatmover.__all__
+        if isinstance(value := getattr(heatmover, name), ModuleType)
+    }
 
 
 @cache
 def public_paths() -> dict[str, Any]:
-    """Return every dotted way to a public object that is no module, with the object."""
+    """Return every dotted name of a public object that is not a module, with the object."""
     paths = {}
     for module in public_modules():
         package = import_module(module)
@@ -48,7 +55,7 @@ def public_paths() -> dict[str, Any]:
 
 @cache
 def pages() -> dict[str, str]:
-    """Return for every dotted way the name that has the page: the shortest way to the same function or class."""
+    """Return for every dotted name the name that has the page: the shortest name of the same function or class."""
     shortest: dict[int, str] = {}
     paths = public_paths()
     for path in sorted(paths, key=lambda path: (path.count("."), path)):
@@ -57,18 +64,18 @@ def pages() -> dict[str, str]:
 
 
 def _has_identity(value: Any) -> bool:
-    """Return False for a number or the like, which may be the same object by chance."""
+    """Return False for numbers and other values that may be the same object by chance."""
     return callable(value)
 
 
 @cache
 def own_pages() -> tuple[str, ...]:
-    """Return the names that have a page of their own, sorted."""
+    """Return the names that have their own page, sorted."""
     return tuple(sorted(set(pages().values())))
 
 
 def callable_values() -> list[str]:
-    """Return the names whose objects are called like functions and are none, such as the methods of `baselines`."""
+    """Return the names of callable objects that are not functions, such as the methods of `baselines`."""
     paths = public_paths()
     return [
         name

@@ -1,7 +1,7 @@
-"""Earth Mover's Distances between many distributions on one data graph, by heat diffusion.
+"""Compute Earth Mover's Distances between many distributions on one data graph, by heat diffusion; the public package.
 
-The public names load when they are first used, so that ``import heatmover`` costs little. The values that functions
-return are documented in the packages that make them.
+Public names are loaded when they are first used, so ``import heatmover`` is fast. The types that functions return are
+documented in the packages that define them.
 """
 
 from __future__ import annotations
@@ -62,18 +62,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from heatmover import (
-        cohort,
-        datasets,
-        differentiable,
-        errors,
-        graphs,
-        pl,
-        report,
-        statistics,
-        study,
-        tl,
-    )
+    from heatmover import cohort, datasets, differentiable, errors, graphs, pl, report, statistics, study, tl
     from heatmover.atlas import Atlas, build_atlas, index, load
     from heatmover.atlas.index import MeasureIndex
     from heatmover.attribution import explain, explain_groups
@@ -94,7 +83,7 @@ if TYPE_CHECKING:
     from heatmover.study import compare, examine, landmark_agreement, scale, study_cohort, study_comparison
     from heatmover.transport import barycenter, baselines, calibrate
 
-# The module that each name comes from; all other names of `__all__` are modules at the top.
+# Module that defines each public name. Names of `__all__` that are missing here are top-level modules.
 _HOMES = {
     "atlas": ("Atlas", "build_atlas", "load"),
     "atlas.index": ("MeasureIndex",),
@@ -108,7 +97,7 @@ _HOMES = {
     "study": ("compare", "examine", "landmark_agreement", "study_cohort", "study_comparison"),
     "transport": ("barycenter", "calibrate"),
 }
-# Modules that stand inside a room and are reached from the face.
+# Modules inside a package that are also available as attributes of heatmover.
 _INSIDE = {
     "baselines": "transport.baselines",
     "index": "atlas.index",
@@ -119,7 +108,7 @@ _INSIDE = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-# Comparisons and mapped samples write their reports, which they must not know.
+# Register the functions of `report` that comparisons and mapped samples call without importing that package.
 hand_in("report_comparison", lambda: import_module("heatmover.report").report_comparison)
 hand_in("report_mapped", lambda: import_module("heatmover.report.mapped").report_mapped)
 

@@ -1,4 +1,4 @@
-"""The command ``heatmover``, also as ``python -m heatmover``."""
+"""Run the command ``heatmover``, also as ``python -m heatmover``; a signal ends it without half-written files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-# What a terminal, a scheduler or `kill` sends to end a command; Windows has no SIGHUP.
+# Signals that a terminal, a scheduler or `kill` sends to end a command; Windows has no SIGHUP.
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class _Ended(SystemExit):
-    """A signal ended the command. What began is undone on the way out, as after any other exit."""
+class _Interruption(SystemExit):
+    """Exit because of a signal; unfinished files are removed on the way out, as after any other exit."""
 
 
 def main() -> None:
-    """Run the command line; a signal ends it with one word, the usual exit code, and nothing half-written."""
+    """Run the command line; after a signal, print one word, exit with the usual code, leave no unfinished file."""
     numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
     # A signal that is ignored, as under nohup, stays ignored.
     before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
@@ -27,7 +27,7 @@ def main() -> None:
         for number in before:
             signal.signal(number, _end)
         _run()
-    except _Ended:
+    except _Interruption:
         sys.stderr.write("Interrupted.\n")
         raise
     finally:
@@ -37,13 +37,13 @@ def main() -> None:
 
 def _end(number: int, _frame: object) -> NoReturn:
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)  # whoever cannot wait sends it again
-    raise _Ended(128 + number)
+        signal.signal(each, signal.SIG_DFL)  # a second signal ends the process at once
+    raise _Interruption(128 + number)
 
 
 def _run() -> None:
-    # Imports are here, where a signal finds the handler: they take most of the first second.
-    gc.disable()  # what modules make when they load is no garbage
+    # Import here, after the signal handlers are set, because imports take most of the first second.
+    gc.disable()  # objects that modules create when they load are not garbage
     try:
         from heatmover._base.validation import import_extra
         from heatmover.errors import MissingExtraError

@@ -1,6 +1,6 @@
-"""Errors and warnings, in one grammar: what was expected, what was found, what to do.
+"""Define the errors and warnings of all modules; messages say what was expected, what was found, and what to do.
 
-A sentence names arguments as data, so that each front end can call them what its users call them.
+In a sentence the names of arguments are marked, so that every front end can replace them by the names of its options.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = [
     "in_python",
 ]
 
-# Around the name of an argument, and before its value. Text from users is quoted before it gets into a sentence, and
-# in quotes these characters are spelled out.
+# Control characters that mark the name of an argument and the beginning of its value. Text from users cannot contain
+# them, because it is quoted, which escapes control characters.
 _BEGIN, _VALUE, _END = "\x02", "\x1f", "\x03"
 _MARKED = re.compile(f"{_BEGIN}([^{_VALUE}{_END}]*)(?:{_VALUE}([^{_END}]*))?{_END}")
 
 
 def argument(name: str, *value: object) -> str:
-    """Return the name of an argument, and a value for it if one is given, for the text of a `Sentence`.
+    """Return the marked name of an argument, with a value if one is given, for the text of a `Sentence`.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def argument(name: str, *value: object) -> str:
 
 
 def in_python(words: str) -> str:
-    """Return words that only a Python user can follow, for the text of a `Sentence`; other front ends omit them.
+    """Mark words of a `Sentence` that only Python users see; other front ends omit these words.
 
     Examples
     --------
@@ -50,14 +50,14 @@ def in_python(words: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number with its noun, the one way in which messages, tables and reports count.
+    """Return a number with its noun, for messages, tables and reports.
 
     Parameters
     ----------
     number
-        How many; thousands are set apart.
+        Number, which is printed with thousands separators.
     what
-        The noun for one of them.
+        The noun in the singular.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def counted(number: int, what: str) -> str:
 
 
 def verb(number: int, one: str, many: str) -> str:
-    """Return the verb that goes with so many.
+    """Return the singular or plural form of a verb.
 
     Examples
     --------
@@ -87,12 +87,12 @@ def _plural(noun: str) -> str:
 
 
 class Sentence(str):
-    """Text that reads as Python calls the arguments in it, and knows which words of it are arguments.
+    """Text with the Python names of arguments, which can be replaced by the names of another front end.
 
     Parameters
     ----------
     marked
-        Text in which `argument` made the names of arguments.
+        Text in which the names of arguments are marked by `argument`.
 
     Examples
     --------
@@ -107,13 +107,13 @@ class Sentence(str):
     marked: str
 
     def __new__(cls, marked: str) -> Sentence:
-        """Spell the arguments as Python does, and keep where they are."""
+        """Create the text with the Python names of arguments, and store the marked text."""
         self = super().__new__(cls, _spell(marked, _in_python))
         self.marked = marked
         return self
 
     def spelled(self, spell: Callable[[str, str | None], str]) -> str:
-        """Return the text with other names: ``spell`` gets that of an argument, and its value as Python writes it."""
+        """Return the text with each argument replaced by ``spell(name, value)``; value is Python source or None."""
         return _spell(self.marked, spell)
 
     def __getnewargs__(self) -> tuple[str]:
@@ -137,22 +137,22 @@ class HeatmoverError(Exception):
 
     @property
     def sentence(self) -> Sentence:
-        """What the error says."""
-        said = self.args[0]
-        return said if isinstance(said, Sentence) else Sentence(str(self))
+        """Message of the error."""
+        message = self.args[0]
+        return message if isinstance(message, Sentence) else Sentence(str(self))
 
 
 class InvalidInputError(HeatmoverError, ValueError):
-    """An argument is not what the called function can work with.
+    """An argument that the called function cannot use.
 
     Parameters
     ----------
     expected
-        What the function needs, e.g. ``"points without NaN"``.
+        Input that the function needs, e.g. ``"points without NaN"``.
     found
-        What it was given, with numbers, e.g. ``"3 NaN in 2 rows (first: row 17)"``.
+        Input that the function received, with numbers, e.g. ``"3 NaN in 2 rows (first: row 17)"``.
     advice
-        What the caller can do about it; may be empty.
+        Advice for the caller; may be empty.
 
     Examples
     --------
@@ -168,31 +168,34 @@ class InvalidInputError(HeatmoverError, ValueError):
         super().__init__(Sentence(f"Expected {self.expected.marked}, found {self.found.marked}{instead}."))
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str, str]]:
-        # The default would call __init__ with the finished sentence; errors cross process borders in joblib.
+        # joblib pickles errors to send them between processes, and the default would call __init__ with the sentence.
         return type(self), (self.expected.marked, self.found.marked, self.advice.marked)
 
 
 class MissingExtraError(HeatmoverError, ImportError):
-    """An optional package is needed and not installed; the message names the extra."""
+    """An optional package is missing; the message names the package to install and the extra that includes it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"Expected the package {package!r}, found it missing; pip install 'heatmover[{extra}]'.")
+        super().__init__(
+            f"Expected the package {package!r}, found it missing; run 'pip install {package}' (part of the extra "
+            f"heatmover[{extra}])."
+        )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return type(self), (self.package, self.extra)
 
 
 class ConvergenceWarning(UserWarning):
-    """An iterative method stopped before it reached the accuracy asked for; the message says how far it is."""
+    """An iterative method stopped before it reached the requested accuracy; the message gives the remaining error."""
 
 
 class GraphWarning(UserWarning):
-    """The graph is legal but has a property the user should know, such as several components."""
+    """The graph is valid but has a property that users should know about, such as several components."""
 
 
 class EmbeddingWarning(UserWarning):
-    """The embedding is not what the settings alone would give, for instance because it would be too large."""
+    """An embedding was compressed because of its size, or measures were passed where an embedding is expected."""
 
 
 def __dir__() -> list[str]:

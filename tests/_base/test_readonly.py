@@ -15,6 +15,7 @@ from heatmover._base.readonly import ReadOnlyArrays
 from heatmover.diffusion.interpolative import cut_skeleton
 from heatmover.statistics import Design, permanova_design
 from heatmover.statistics.permutations import TestResult
+from heatmover.study.cell_map import CellMap
 from heatmover.study.cell_types import annotate, contrast_cells
 from heatmover.study.study import study_comparison
 
@@ -44,6 +45,7 @@ def values():
         hm.uncertainty(whole.model, measures, n_bootstrap=5),
         hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
         hm.compare(data.points, data.labels, equal_cells=20),
+        CellMap("X_umap", np.zeros((3, 2)), np.zeros(3, dtype=np.int32)),
         atlas, mapped, hm.MeasureIndex.from_embedding(whole.embedding).nearest(whole.embedding[:2], k=2),
     ]  # fmt: skip
 

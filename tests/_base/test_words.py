@@ -21,8 +21,8 @@ from heatmover._base.words import counted, naturally, part_of, percent, verb
     [
         (2, 6000, "2 of 6,000 points"),
         (59, 6000, "59 of 6,000 points"),
-        (60, 6000, "60 of 6,000 points (1 %)"),
-        (1, 3, "1 of 3 points (33 %)"),
+        (60, 6000, "60 of 6,000 points (1%)"),
+        (1, 3, "1 of 3 points (33%)"),
         (5999, 6000, "5,999 of 6,000 points"),
         (1, 1, "1 of 1 point"),
     ],
@@ -34,13 +34,13 @@ def test_a_part_is_so_many_of_so_many(number, total, words):
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (0.0, "0 %"),
-        (3e-7, "less than 0.01 %"),
-        (0.0001, "0.01 %"),
-        (0.0344, "3.4 %"),
-        (-0.02, "-2 %"),
-        (0.996, "100 %"),
-        (1.0, "100 %"),
+        (0.0, "0%"),
+        (3e-7, "less than 0.01%"),
+        (0.0001, "0.01%"),
+        (0.0344, "3.4%"),
+        (-0.02, "-2%"),
+        (0.996, "100%"),
+        (1.0, "100%"),
     ],
 )
 def test_a_share_in_per_cent(share, words):
@@ -91,7 +91,7 @@ def test_counts_and_verbs_agree():
 # capitals is a constant.
 COUNTED = re.compile(
     r"(?<![\^\d])\{(?![A-Z_]+[:}])([^{}:!\"]+)(?::,)?\} (?:different |distinct |exact |isolated |more |such |cell )?"
-    r"(?:steps|points|samples|cells|neighbours|nodes|rows|measures|scales|components|columns|values|edges|features|"
+    r"(?:steps|points|samples|cells|neighbors|nodes|rows|measures|scales|components|columns|values|edges|features|"
     r"pairs|groups|permutations|names|blocks|files|landmarks|batches|labels|copies|models|dimensions|iterations)\b"
 )
 # Texts, whose noun is not counted, and numbers that are always many.

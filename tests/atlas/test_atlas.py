@@ -161,7 +161,7 @@ def test_files_and_anndata_are_scaled_and_projected_as_the_reference_was(tmp_pat
         again.map(renamed)
     with pytest.raises(InvalidInputError, match="sample_key"):
         again.map(new, sample_key="patient")
-    with pytest.raises(InvalidInputError, match="give what it was read from"):
+    with pytest.raises(InvalidInputError, match="pass the file or object from which it was read"):
         again.map(cohort)
 
 
@@ -173,7 +173,7 @@ def test_a_cohort_of_shifted_batches_is_refused(tmp_path):
     frame.to_csv(tmp_path / "cells.csv", index=False)
     cohort = hm.read_cohort(tmp_path / "cells.csv", sample_key="sample")
     moved = shifted_cohort(cohort, np.zeros(N_SAMPLES, dtype=np.int16), np.ones((1, 3)))
-    with pytest.raises(InvalidInputError, match="batches were moved"):
+    with pytest.raises(InvalidInputError, match="a Cohort without batch alignment, found one with aligned batches"):
         hm.build_atlas(moved)
 
 
@@ -181,13 +181,13 @@ def test_other_units_are_told():
     points, labels = fresh()
     assert atlas().map(points, labels).warnings == ()
     large, twice = atlas().map(points * [1, 1000, -500], labels).warnings
-    assert "Values of 'CD4' from" in large
+    assert "Values of 'CD4' range from" in large
     assert "check the units" in large
-    assert "Values of 'CD8' from" in twice
+    assert "Values of 'CD8' range from" in twice
     (small,) = atlas().map(points / 100, labels).warnings
-    assert "less than 20% as much as the reference's in 3 of 3 features" in small
+    assert "3 of 3 features have a standard deviation below 20% of the value in the reference" in small
     (one,) = atlas().map(points / [1, 1, 100], labels).warnings
-    assert one == "Values spread less than 2% as much as the reference's in 'CD8': check the units."
+    assert one == "The standard deviation of 'CD8' is below 2% of the value in the reference: check the units."
     assert atlas().map(points * [1, 1, 0], labels).warnings == ()  # not there at all, as a gene may be
 
 
@@ -196,14 +196,14 @@ def test_many_features_of_other_units_are_counted():
     found = hm.build_atlas(points, labels, n_neighbors=8, model=hm.DiffusionEMD(max_scale=2))
     told = found.map(points * 100, labels).warnings
     assert len(told) == 11
-    assert told[-1] == "Values of 4 further features are far beyond the reference's too."
+    assert told[-1] == "Values of 4 further features are also far outside the range of the reference."
 
 
 def test_errors_of_a_file_speak_of_the_atlas(tmp_path):
     points, labels = fresh()
     frame = pandas.DataFrame(points, columns=FEATURES).assign(sample=labels)
     frame.drop(columns="CD8").to_csv(tmp_path / "missing.csv", index=False)
-    with pytest.raises(InvalidInputError, match=r"in the features of the atlas to be a column .*found 'CD8'"):
+    with pytest.raises(InvalidInputError, match=r"every feature of the atlas to be a column .*found no 'CD8'"):
         atlas().map(tmp_path / "missing.csv", sample_key="sample")
     frame.iloc[3, 0] = np.nan
     frame.to_csv(tmp_path / "nan.csv", index=False)
@@ -292,11 +292,11 @@ def test_samples_are_added_and_everything_else_stays():
     assert larger.sizes[-1] == CELLS
     assert larger.variables["group"][-2:] == ("even", "odd")
     assert larger.variables["age"][-2:] == (None, None)
-    with pytest.raises(InvalidInputError, match="does not have yet, found 'new even', 'new odd'"):
+    with pytest.raises(InvalidInputError, match="new sample names, found 'new even', 'new odd', already in the atlas"):
         larger.add(larger.map(*fresh()))
-    with pytest.raises(InvalidInputError, match="mapped onto another"):
+    with pytest.raises(InvalidInputError, match="mapped onto this atlas, found samples of another atlas"):
         larger.add(mapped)
-    with pytest.raises(InvalidInputError, match="variables of the atlas"):
+    with pytest.raises(InvalidInputError, match="sample metadata of the atlas"):
         atlas().add(mapped, {"colour": [1, 2]})
     with pytest.raises(InvalidInputError, match=r"one value per sample \(2\), found 1"):
         atlas().add(mapped, {"group": ["even"]})
@@ -319,7 +319,7 @@ def test_units_are_kept(tmp_path):
         (np.full((2, 3), np.nan), "x", "NaN"),
         (np.empty((0, 3)), "x", "at least one row"),
         (np.ones((3, 3)), ["a", "b"], "one label for each of the 3 points"),
-        (np.ones((3, 3)), None, "no labels"),
+        (np.ones((3, 3)), None, "labels: a sample name for each point, or one name for all, found none"),
         ("nowhere.csv", None, "a file that exists"),
     ],
 )
@@ -364,7 +364,7 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path, name):
 
 def test_samples_of_another_atlas_are_refused(tmp_path):
     atlas(100).save(tmp_path / "other")
-    with pytest.raises(InvalidInputError, match="samples that belong to the stored model, found those of another"):
+    with pytest.raises(InvalidInputError, match="samples that belong to the stored model, found samples of another"):
         hm.Atlas.from_record(atlas().to_record(), Samples(Store.open(tmp_path / "other")))
 
 

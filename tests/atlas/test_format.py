@@ -109,7 +109,7 @@ def embed(document: dict, arrays: dict[str, np.ndarray], masses: np.ndarray) -> 
         density = sum(factor * each for factor, each in zip(row, densities, strict=True))
         if layout["compact"]:
             labels = arrays[f"model/prepared/layout/block_{block}/labels"]
-            count = arrays[f"model/prepared/layout/block_{block}/centres"].size
+            count = arrays[f"model/prepared/layout/block_{block}/centers"].size
             density = np.array([density[:, labels == region].sum(axis=1) for region in range(count)]).T
         blocks.append(density)
     return np.hstack(blocks)
@@ -126,7 +126,7 @@ def fingerprint(document: dict, arrays: dict[str, np.ndarray]) -> str:
     if layout["compact"]:
         blocks = [f"model/prepared/layout/block_{block}" for block in range(len(scales))]
         names += [f"{block}/{name}" for block in blocks for name in ("labels", "centers")]
-        widths = [arrays[f"{block}/centres"].size for block in blocks]
+        widths = [arrays[f"{block}/centers"].size for block in blocks]
     total = json.dumps([scales, size, sum(widths), values["precision"], values["adjoint"]]).encode()
     for name in names:
         if name not in arrays:

@@ -82,7 +82,7 @@ def test_the_witness_is_the_transposed_sign_and_no_other_does_better(models, nam
         assert found.witness @ (other - nu) <= distance(model, other, nu) * (1 + 2e-5)
 
 
-def test_nearly_equal_measures_are_told_apart_in_single_precision(models):
+def test_nearly_equal_measures_are_distinguishable_in_single_precision(models):
     mu, step = np.full(N_POINTS, 1 / N_POINTS), np.zeros(N_POINTS)
     step[3], step[40] = 1e-9, -1e-9
     near, far = explain(models["single"], mu + step, mu), explain(models["single"], mu + 1e6 * step, mu)
@@ -132,9 +132,9 @@ def test_measures_by_name_index_and_row(models):
 
 BAD = {
     "another name": (lambda m, r, n: explain(m, "ana", "bert", measures=n), "did you mean 'anna'"),
-    "no measures": (lambda m, r, n: explain(m, "anna", "bert"), "need measures="),
+    "no measures": (lambda m, r, n: explain(m, "anna", "bert"), "also pass measures="),
     "index": (lambda m, r, n: explain(m, 0, 7, measures=n), "index 7"),
-    "name of plain rows": (lambda m, r, n: explain(m, "anna", 1, measures=r), "only Measures have names"),
+    "name of plain rows": (lambda m, r, n: explain(m, "anna", 1, measures=r), "names require Measures"),
     "length": (lambda m, r, n: explain(m, np.ones(7) / 7, r[0]), "rows of width 7"),
     "two rows": (lambda m, r, n: explain(m, r[:2], r[0]), "one measure"),
     "no measure": (lambda m, r, n: explain(m, 2 * r[0], r[1]), "sum to one"),
@@ -143,7 +143,10 @@ BAD = {
     "missing": (lambda m, r, n: explain(m, r[0], r[1]).by([None] + ["a"] * 59), r"1 missing \(first: point 0\)"),
     "of": (lambda m, r, n: explain(m, r[0], r[1]).by(["a"] * 60, of="all"), "of to be one of"),
     "coordinates": (lambda m, r, n: pl.explanation(explain(m, r[0], r[1]), np.ones((60, 1))), r"shape \(60, 2\)"),
-    "no explanation": (lambda m, r, n: pl.explanation(r, np.ones((60, 2))), "what hm.explain or hm.explain_groups"),
+    "no explanation": (
+        lambda m, r, n: pl.explanation(r, np.ones((60, 2))),
+        "the result of hm.explain or hm.explain_groups",
+    ),
 }
 
 

@@ -46,13 +46,13 @@ def test_parts_add_up_for_any_witness_and_constant(seed, constant):
     # Whatever the zero of the witness: it is put where both measures have a mean of zero.
     for name in ("abundance", "state", "contributions"):
         np.testing.assert_allclose(getattr(shifted, name), getattr(parts, name), atol=1e-12)
-    centred = witness - witness @ masses.sum(axis=0) / 2
+    centerd = witness - witness @ masses.sum(axis=0) / 2
     for kind in range(4):
         (a, b), inside = masses[:, codes == kind].sum(axis=1), codes == kind
-        plain = centred[inside] @ (masses[0] - masses[1])[inside]
+        plain = centerd[inside] @ (masses[0] - masses[1])[inside]
         assert parts.contributions[kind] == pytest.approx(plain, abs=1e-12)
         if b > 0:
-            first, second = (centred[inside] @ row[inside] / row[inside].sum() for row in masses)
+            first, second = (centerd[inside] @ row[inside] / row[inside].sum() for row in masses)
             assert parts.abundance[kind] == pytest.approx((a - b) * (first + second) / 2, abs=1e-12)
             assert parts.state[kind] == pytest.approx((a + b) / 2 * (first - second), abs=1e-12)
 
@@ -294,7 +294,7 @@ def test_where_most_cells_moved_densities_are_not_told_relative_to_the_commonest
     model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=12)).fit(measures)
     found = explain_groups(model, measures, ["here", "there"] * 6, group="there", n_permutations=99)
     assert abs(found.commonest) > np.log(2)
-    assert "compared as they are" in str(found)
+    assert "compared directly" in str(found)
     left = np.concatenate([np.full(40, i % 2 == 0) for i in range(12)])
     # Cells of one group only are fewer or more by a large factor, one as much as the other.
     assert found.log_ratios[left].mean() < -1 < 1 < found.log_ratios[~left].mean()

@@ -101,5 +101,5 @@ def test_where_nothing_differs_it_says_so(cohort):
         comparison, annotation, ["a", "a", "b", "b"] * 3, features=values[:, :2], n_permutations=99
     ).drivers  # fmt: skip
     assert found.features == ("feature 0", "feature 1")
-    assert str(found) == "None of 2 features surely differs within a cell type."
+    assert str(found) == "None of 2 features differs significantly within a cell type."
     assert repr(found) == "Drivers(2 features in 2 types)"

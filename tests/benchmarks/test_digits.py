@@ -1,4 +1,4 @@
-"""What the exhibits about MNIST rest on: images judged are never those tuned on, and neighbours are the nearest."""
+"""What the exhibits about MNIST rest on: images judged are never those tuned on, and neighbors are the nearest."""
 
 import numpy as np
 import pytest

@@ -58,7 +58,7 @@ def test_every_pixel_lies_on_four_northern_nodes_in_equal_parts(pixels):
 
 
 def test_the_four_nodes_are_the_nearest_to_a_place_that_lamberts_projection_gives(pixels):
-    # Longitude and latitude written out: the azimuth stays, the distance r from the centre becomes 2 asin(r / 2).
+    # Longitude and latitude written out: the azimuth stays, the distance r from the center becomes 2 asin(r / 2).
     for row, column in [(0, 0), (0, 27), (13, 14), (20, 3), (27, 10)]:
         x, y = (column - 13.5) / 14, (13.5 - row) / 14
         azimuth, angle = np.arctan2(y, x), 2 * np.arcsin(np.hypot(x, y) / 2)
@@ -82,7 +82,7 @@ def test_images_are_not_mirrored():
     directions = mean_direction(spherical_mnist(one_bright_pixel(9, 9))).reshape(9, 9, 3)
     assert directions[4, 8, 0] > 0.5  # right
     assert directions[0, 4, 1] > 0.5  # top
-    assert directions[4, 4, 2] > 0.99  # the centre is at the pole
+    assert directions[4, 4, 2] > 0.99  # the center is at the pole
 
 
 def test_corners_lie_near_the_equator_and_pixels_keep_their_aspect():

@@ -56,7 +56,7 @@ def test_no_command_prints_python(command, outlier, tmp_path, cli):
     out = () if command == "doctor" else ("-o", tmp_path / "out")
     result = cli.run(*command.split(), outlier, "-s", "sample", "--rep", "X_pca", *out, columns=1000)
     assert result.exit_code == 0, result.output
-    assert re.search("no neighbour|isolated point", result.stdout)
+    assert re.search("no neighbor|isolated point", result.stdout)
     assert not re.search(r"hm\.|graph\.|Graph\.|kernel=|larger radius", result.stdout)
     if command == "compare":
         said = json.loads((tmp_path / "out" / "run.json").read_text())["diagnosis"]["advice"]
@@ -71,7 +71,7 @@ def test_no_command_prints_python(command, outlier, tmp_path, cli):
     [
         (
             ["--landmarks", "999999"],
-            r"a different point for each of 999,999 landmarks, .*; use at most \d+ landmarks\.$",
+            r"at least 999,999 distinct points, one per landmark, .*; use at most \d+ landmarks\.$",
         ),
         (
             ["--landmarks", "999999", "--memory", "1GB"],
@@ -106,6 +106,6 @@ def test_a_covariate_with_an_infinite_value(words, cells, tmp_path, cli):
     data.write_h5ad(tmp_path / "cells.h5ad")
     result = cli.run("compare", tmp_path / "cells.h5ad", "-s", "sample", "-o", tmp_path / "out", *words)
     cli.fails_with(
-        result, "finite numbers in 'dose' to hold it fixed, found an infinite one; correct the value, or omit"
+        result, "finite numbers in the covariate 'dose', found an infinite number; correct the value, or omit"
     )
     assert not (tmp_path / "out").exists()

@@ -60,7 +60,7 @@ def linear(tmp_path):
 
 
 def odd(tmp_path):
-    """Unequal features, copies, a column Time, too coarse samples of unequal size, batches that go with the groups."""
+    """Unequal features, copies, a column Time, too coarse samples of unequal size, confounded batches."""
     rng = np.random.default_rng(0)
     sizes = np.where(np.arange(16) < 8, 12, 40)
     sample = np.arange(16).repeat(sizes)
@@ -80,7 +80,7 @@ def odd(tmp_path):
         (
             paired,
             [
-                "the samples are paired, and --block patient compares them within 'patient'.",
+                "the samples are paired, and --block patient compares samples within each 'patient'.",
                 "'sex' and 'stage' are the same in all samples of each 'patient'",
                 "--numeric stage reads it as a number.",
             ],
@@ -88,21 +88,21 @@ def odd(tmp_path):
         (
             linear,
             [
-                "The channels are linear, and a few bright cells decide which cells are near: --transform logicle, or "
+                "The channels are linear, so a few bright cells dominate the distances: --transform logicle, or "
                 "--transform arcsinh with --cofactor 150 for flow and --cofactor 5 for mass cytometry.",
-                "the samples are paired, and --block patient compares them within 'patient'.",
+                "the samples are paired, and --block patient compares samples within each 'patient'.",
             ],
         ),
         (
             odd,
             [
-                "Features spread unequally, perhaps in different units: 'Time'",
-                "'Time' tells when a cell was measured, not what it is: name the other features in --rep.",
-                "20% of the cells are copies of another",
-                "'library' differs between cells of one 'sample'",
-                "perhaps --sample-key library.",
-                "The number of cells goes with 'group'",
-                "'group' and 'batch' go together",
+                "Features have very different scales, perhaps different units: the standard deviation of 'Time'",
+                "'Time' is the time of measurement, not a property of the cell: name the other features in --rep.",
+                "20% of the cells are duplicates",
+                "'library' differs between cells of the same 'sample'",
+                "Perhaps use --sample-key library.",
+                "The number of cells is associated with 'group'",
+                "'group' and 'batch' are associated",
             ],
         ),
     ],
@@ -133,7 +133,7 @@ def test_a_study_without_a_file_tells_of_pairs():
     data = hm.datasets.cohort(12, cells_per_sample=30)
     table = {"visit": ["before", "after"] * 6, "patient": np.repeat(list("abcdef"), 2)}
     study = hm.study_comparison(hm.compare(data.points, data.labels, n_neighbors=10), table)
-    assert any("the samples are paired, and block='patient' compares them" in note for note in study.notes)
+    assert any("the samples are paired, and block='patient' compares samples" in note for note in study.notes)
 
 
 def test_halves_are_one_number(tmp_path, cli):
@@ -142,8 +142,8 @@ def test_halves_are_one_number(tmp_path, cli):
     result = cli.run("compare", *given, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     share = json.loads((tmp_path / "out" / "run.json").read_text())["uncertainty"]["retrieval"]
-    told = f"A half of a sample finds its other half: {100 * share:.0f} %"
+    told = f"Split-half retrieval: {100 * share:.0f}%"
     assert told in flowing(cli.run("doctor", *given).stdout)
     assert told in flowing(result.stdout)
     for words in (["--landmarks", 100], ["--align-batch", "stage", "-c", "visit"]):
-        assert "finds its other half" not in flowing(cli.run("doctor", *given, *words).stdout)
+        assert "Split-half retrieval:" not in flowing(cli.run("doctor", *given, *words).stdout)

@@ -69,7 +69,7 @@ def test_the_table_of_features_is_that_of_the_contrast(finished, expected):
     np.testing.assert_allclose(written["score"], table["score"])
     assert set(written["feature"]) == set(expected.drivers.features)
     shown = (finished[0] / "report.html").read_text(encoding="utf-8")
-    assert ("Which features differ within them" in shown) == bool(expected.drivers.top())
+    assert ("Features that differ within cell types" in shown) == bool(expected.drivers.top())
 
 
 def test_the_terminal_has_a_line_and_the_report_a_section(finished, expected):
@@ -166,9 +166,7 @@ def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):
     file = make.h5ad(make.frame(8, 20).drop(columns=["condition", "patient"]), tmp_path / "cells.h5ad")
     result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "Expected a variable of the samples with groups that could be tested, found none" in " ".join(
-        result.stdout.split()
-    )
+    assert "Expected categorical sample metadata that could be tested, found none" in " ".join(result.stdout.split())
     assert not (tmp_path / "out" / CELL_TYPES).exists()
 
 
@@ -228,7 +226,7 @@ def contrasted(file, out, cli, *design):
 def test_nothing_is_called_where_the_design_does_not_allow_it(designed, tmp_path, cli, design, reason):
     assert contrasted(designed, tmp_path / "plain", cli)[2]["contrast"]["types"][0]["direction"] == "more"
     said, page, record = contrasted(designed, tmp_path / "out", cli, *design)
-    told = f"{reason} No cell type and no feature is called different."
+    told = f"{reason} No cell type or feature is called significant."
     assert told in said
     assert record["contrast"]["no_calls"] == told
     assert record["contrast"]["drivers"] == {}

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -76,6 +77,7 @@ def test_the_record_can_be_run_again(finished, expected, cells, tmp_path, cli, p
         "heatmover compare cells.h5ad --sample-key sample --color condition --color age --permutations 99"
     )
     assert record["input"]["checksum"] == f"sha256:{hashlib.sha256(cells.read_bytes()).hexdigest()}"
+    assert {"read file", "find neighbors", "test variables", "write results"} <= record["seconds"].keys()
     assert record["parameters"]["random_state"] == 0
     assert record["versions"]["heatmover"] == hm.__version__
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
@@ -98,7 +100,7 @@ def test_the_terminal_shows_the_answer(finished, expected):
     assert "300 points" in flowing
     assert f"Wrote into {out}: report.html the report" in flowing
     assert flowing.endswith(f"Open in a browser: {out / 'report.html'}")
-    assert result.stderr.splitlines()[0] == "look at every value ..."
+    assert result.stderr.splitlines()[:2] == ["read file ...", "check values ..."]
     assert result.stderr.splitlines()[-1] == "write results ..."
 
 
@@ -212,12 +214,12 @@ def test_small_samples_are_left_out(make, tmp_path, cli, plain_report):
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     cli.fails_with(
         cli.run("compare", path, "-s", "sample", "-o", tmp_path / "out"),
-        r"at least two cells in every sample, found one in 1 of 10 samples \('s03'\); --min-cells 2 leaves them out, "
-        "--min-cells 1 keeps them",
+        r"at least two cells in every sample, found one in 1 of 10 samples \('s03'\); --min-cells 2 leaves out "
+        "these samples, --min-cells 1 keeps them",
     )
     assert not (tmp_path / "out").exists()
     result = cli.run("compare", path, "-s", "sample", "--min-cells", 2, "-o", tmp_path / "out", "--permutations", 9)
-    assert "1 sample with fewer than 2 cells left out: 's03'" in " ".join(result.stdout.split())
+    assert "1 sample with fewer than 2 cells was left out: 's03'" in " ".join(result.stdout.split())
     assert len(read_distances(tmp_path / "out" / "distances.csv")[0]) == 9
 
 
@@ -226,7 +228,7 @@ def change(frame, name):
         frame.loc[17, "CD4"] = np.nan
     elif name == "infinity":
         frame.loc[17, "CD8"] = np.inf
-    elif name == "unlabelled":
+    elif name == "unlabeled":
         frame.loc[5, "sample"] = None
     elif name == "one sample":
         frame["sample"] = "only"
@@ -247,10 +249,14 @@ BAD = {
     "no such gene": ("", [*KEY, "--rep", "CD4,CD9"], "every name in --rep .*found 'CD9'"),
     "nan": ("nan", KEY, "without NaN or infinity, found 1 such value .*first: row 17, sample 's00'"),
     "infinity": ("infinity", KEY, "without NaN or infinity"),
-    "unlabelled": ("unlabelled", KEY, r"a sample label for every cell .*1 of 300 missing \(first: row 5\)"),
-    "one sample": ("one sample", KEY, "at least two samples to compare, found 1 of 1; check the column"),
+    "unlabeled": ("unlabeled", KEY, r"a sample label for every cell .*1 of 300 missing \(first: row 5\)"),
+    "one sample": ("one sample", KEY, "at least two samples to compare, found 1 of 1 sample; check the column"),
     "apart": ("apart", KEY, r"connected graph, found 2 components, with \d+% .*raise --neighbors,.*--allow-components"),
-    "all small": ("", [*KEY, "--min-cells", "31"], "two samples of 31 cells .*found 0 of 10; lower --min-cells"),
+    "all small": (
+        "",
+        [*KEY, "--min-cells", "31"],
+        "two samples with 31 or more cells .*found 0 of 10 samples; lower --min-cells",
+    ),
     "components": ("", [*KEY, "--components", "9"], "--components to be at most 3"),
     "components text": (
         "",
@@ -268,7 +274,7 @@ BAD = {
     "permutations": ("", [*KEY, "--permutations", "0"], "--permutations to be a whole number of at least 1"),
     "neighbors": ("", [*KEY, "--neighbors", "0"], "--neighbors to be a whole number of at least 1"),
     "too many neighbors": ("", [*KEY, "--neighbors", "300"], "--neighbors"),
-    "empty name": ("", [*KEY, "--rep", "CD4,,CD8"], "--rep to be names with commas"),
+    "empty name": ("", [*KEY, "--rep", "CD4,,CD8"], "--rep to be names separated by commas"),
     "sheet": ("", [*KEY, "--sample-sheet", "nowhere.csv"], "a file that exists"),
 }
 
@@ -300,7 +306,7 @@ def test_parts_may_be_allowed(make, tmp_path, cli, plain_report):
     path = make.h5ad(change(make.frame(), "apart"), tmp_path / "cells.h5ad")
     result = cli.run("compare", path, "-s", "sample", "--allow-components", "-o", tmp_path / "out", "--permutations", 9)
     assert result.exit_code == 0, result.output
-    assert "2 components have several points" in " ".join(result.stdout.split())
+    assert "2 components contain several points" in " ".join(result.stdout.split())
 
 
 def test_too_many_samples_are_refused_with_the_alternative(tmp_path, cli):
@@ -309,12 +315,12 @@ def test_too_many_samples_are_refused_with_the_alternative(tmp_path, cli):
     frame.to_parquet(tmp_path / "cells.parquet", index=False)
     result = cli.run("compare", tmp_path / "cells.parquet", "-s", "sample", "-o", tmp_path / "out")
     cli.fails_with(result, r"at most 20,000 samples .*found 20,001, .*3 GB; in Python, embed them .*hm\.nearest")
-    assert "find neighbours" not in result.stderr
+    assert "find neighbors" not in result.stderr
 
 
 def test_variables_are_looked_for_before_values(cells, tmp_path, cli):
     result = cli.run("compare", cells, "-s", "sample", "-c", "nothing", "-o", tmp_path / "out")
-    assert "look at every value" not in result.stderr
+    assert "check values" not in result.stderr
 
 
 @pytest.mark.parametrize("package", ["plotly", "jinja2", "anndata"])
@@ -354,7 +360,7 @@ def test_a_full_disk_leaves_nothing(cells, tmp_path, cli, limit):
 
 def test_help_has_groups_and_examples(cli):
     text = cli.run("compare", "--help", columns=80).stdout
-    for title in ("Input", "Variables of samples", "Method", "Output and run", "Examples"):
+    for title in ("Input", "Sample metadata", "Method", "Output and run", "Examples"):
         assert title in text
     for option in (
         "--sample-key",
@@ -369,6 +375,27 @@ def test_help_has_groups_and_examples(cli):
     ):
         assert option in text
     assert max(len(line) for line in text.splitlines()) <= 80
+    assert "<bool>" not in text
+    assert cli.run("compare", "-h", columns=80).stdout == text
+
+
+def test_help_lists_what_most_people_need_first(cli):
+    text = cli.run("compare", "--help", columns=80).stdout
+    first = text[text.index("Main options:") : text.index("Input:")]
+    named = re.findall(r"^  (?:-\w, )?(--[\w-]+)", first, flags=re.MULTILINE)
+    assert named == [
+        "--sample-key", "--out", "--color", "--block", "--adjust", "--cells", "--rep", "--sample-sheet",
+        "--standardize", "--force",
+    ]  # fmt: skip
+
+
+def test_into_a_pipe_lines_are_neither_wrapped_nor_padded(cells, tmp_path):
+    command = [sys.executable, "-m", "heatmover", "compare", str(cells), "-s", "sample", "-o", str(tmp_path / "out")]
+    variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) > 100
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_report):
@@ -382,7 +409,7 @@ def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_re
     cli.fails_with(cli.run("doctor", path, "-s", "sample"), r"'score', found '\.' in line 9")
     result = cli.run("compare", path, *arguments, "--annotation", "score")
     assert result.exit_code == 0, result.output
-    assert "3 features: 'CD4', 'CD8', 'CD19'; no features: " in " ".join(result.stdout.split())
+    assert "3 features: 'CD4', 'CD8', 'CD19'; not used as features: " in " ".join(result.stdout.split())
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["input"]["dimensions"] == ["CD4", "CD8", "CD19"]
     assert record["input"]["unused"]["score"] == "named as an annotation"
@@ -406,7 +433,7 @@ def test_noise_of_few_cells_is_removed_and_intervals_are_kept(make, tmp_path, cl
     record = json.loads((out / "run.json").read_text())
     assert record["parameters"]["bias"] == "corrected"
     assert record["uncertainty"]["n_bootstrap"] == 20
-    assert any("other half" in note for note in record["notes"])
+    assert any("Split-half retrieval" in note for note in record["notes"])
     stored = anndata.read_h5ad(out / "samples.h5ad").uns["heatmover"]["intervals"]
     assert (stored["lower"] <= stored["upper"]).all()
     cli.fails_with(cli.run("compare", path, "-s", "sample", "-o", out, "--bias", "none"), "--bias")
@@ -436,7 +463,9 @@ def test_equal_cells(cli, unequal, tmp_path, words, count, further):
     assert record["cells"] == 10 * count
     assert record["parameters"]["equal_cells"] == (True if count == 12 else count)
     assert "--equal-cells" in record["command"]["line"]
-    said = f"{count} cells were drawn from every sample, which have 12 to 30: {10 * count} of 210 cells"
+    said = (
+        f"{count} cells were drawn from every sample, {10 * count} of 210 cells in total (samples have 12 to 30 cells)"
+    )
     assert said in " ".join(result.stdout.split())
     assert said in (tmp_path / "out" / "report.html").read_text()
 
@@ -481,7 +510,7 @@ def test_units_without_the_package_are_told_before_cells_are_read(cli, unequal, 
     for further in ((), ("--memory", "1GB")):
         result = cli.run("compare", unequal, "-s", "sample", "--units", "euclidean", *further, "-o", tmp_path / "out")
         cli.fails_with(result, r"heatmover\[exact\]")
-        assert "look at every value" not in result.stderr
+        assert "check values" not in result.stderr
 
 
 def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
@@ -499,7 +528,7 @@ def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
     assert "--numeric stage --categorical plate" in record["command"]["line"]
     for command, out in (("compare", ("-o", tmp_path / "bad")), ("doctor", ())):
         result = cli.run(command, file, "-s", "sample", "--numeric", "condition", "-q", *out)
-        cli.fails_with(result, "Expected numbers in 'condition', which --numeric names, found 'control'; correct")
+        cli.fails_with(result, "Expected numbers in 'condition', a column of --numeric, found 'control'; correct")
     assert not (tmp_path / "bad").exists()
 
 

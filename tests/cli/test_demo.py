@@ -78,7 +78,7 @@ def test_the_record_says_how_it_was_made(finished, expected):
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == plain.p_value
 
 
-def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expected):
+def test_the_terminal_shows_neighbors_condition_graph_and_scales(finished, expected):
     data, comparison = expected
     text = finished[1].stdout
     distances, indices = comparison.nearest(3)
@@ -89,18 +89,18 @@ def test_the_terminal_shows_neighbours_condition_graph_and_scales(finished, expe
     flowing = " ".join(text.split())
     separation = comparison.separation(data.annotations["condition"])
     assert " ".join(f"condition: {separation}".split()) in flowing
-    assert f"180 points, {comparison.graph.n_edges:,} edges, one component. All is well." in flowing
+    assert f"180 points, {comparison.graph.n_edges:,} edges, one component. No problems found." in flowing
     assert " ".join(comparison.model.max_scale_reason_.split()) in flowing
     listed = text[text.index("Wrote into ") :].splitlines()[1:-1]
     assert [line.split()[0] for line in listed] == [name for name, _ in listing(WRITTEN)]
-    assert "report.html the report: open it in a browser" in flowing
+    assert "report.html the report; open it in a browser" in flowing
     assert flowing.endswith(f"Open in a browser: {finished[0] / 'report.html'}")
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
     assert finished[1].stderr.splitlines() == [
         "simulate cohort ...",
-        "find neighbours ...",
+        "find neighbors ...",
         "choose scales ...",
         "diffuse measures ...",
         "assess noise ...",
@@ -127,8 +127,13 @@ def test_the_same_seed_gives_the_same_numbers_for_any_number_of_threads(finished
         assert again[name] == first[name]
     assert other["distances.csv"] != again["distances.csv"]
     records = [json.loads(found["run.json"]) for found in (again, first)]
+    assert len(records[0]["input"]["checksum"]) == len("sha256:") + 64
+    assert json.loads(other["run.json"])["input"]["checksum"] != records[0]["input"]["checksum"]
+    stages = {"simulate cohort", "find neighbors", "compare", "test variables", "contrast cells", "write results"}
+    assert stages <= records[0]["seconds"].keys()
+    assert b"simulate cohort 0." in first["report.html"]
     for record in records:  # clocks go on
-        del record["created"], record["seconds"], record["files"]["report.html"]
+        del record["created"], record["seconds"], record["session"], record["files"]["report.html"]
     assert records[0] == records[1]
 
 
@@ -190,7 +195,7 @@ def test_a_file_in_the_way(tmp_path, demo, cli):
     file = tmp_path / "file"
     file.write_text("here")
     for out in (file, file / "below" / "it"):
-        cli.fails_with(demo(out), "--out to name a folder, found the file .*file. in its way")
+        cli.fails_with(demo(out), "--out to name a folder, found that .*file. is a file")
     assert file.read_text() == "here"
 
 
@@ -201,7 +206,7 @@ def test_a_folder_called_like_a_result(tmp_path, demo, cli):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which not even root can write")
 def test_a_folder_that_cannot_be_written(demo, cli):
-    cli.fails_with(demo("/proc/results"), "--out where one can write, found '/proc/results': No such file")
+    cli.fails_with(demo("/proc/results"), "--out to be a writable folder, found '/proc/results': No such file")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ def test_a_folder_that_cannot_be_written(demo, cli):
         ("--seed", "many", "--seed to be a whole number of at least 0, found 'many'"),
         ("--seed", -1, "--seed to be a whole number of at least 0, found -1"),
         ("--threads", 0, "--threads to be a whole number of at least 1, found 0"),
-        ("--samples", 100_000, "fits the memory .* found 100,000 samples of 30 cells; use fewer"),
+        ("--samples", 100_000, "fits into memory .* found 100,000 samples of 30 cells; use fewer"),
     ],
 )
 def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentence, demo, cli):
@@ -224,7 +229,7 @@ def test_bad_values_are_refused_before_any_work(tmp_path, option, value, sentenc
 
 def test_missing_matplotlib_is_found_before_any_work(tmp_path, monkeypatch, demo, cli):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    cli.fails_with(demo(tmp_path / "out"), r"'matplotlib'.*pip install 'heatmover\[demo\]'")
+    cli.fails_with(demo(tmp_path / "out"), r"'matplotlib'.*run 'pip install .*heatmover\[demo\]")
 
 
 def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatch, demo):
@@ -235,13 +240,13 @@ def test_a_disconnected_graph_is_diagnosed_not_warned_about(tmp_path, monkeypatc
     result = demo(tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "2 components" in result.stdout
-    assert "2 components have several points" in " ".join(result.stdout.split())
+    assert "2 components contain several points" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("package", ["plotly", "jinja2", "anndata"])
 def test_missing_packages_are_found_before_any_work(tmp_path, monkeypatch, package, demo, cli):
     monkeypatch.setitem(sys.modules, package, None)
-    cli.fails_with(demo(tmp_path / "out"), rf"'{package}'.*pip install 'heatmover\[demo\]'")
+    cli.fails_with(demo(tmp_path / "out"), rf"'{package}'.*run 'pip install .*heatmover\[demo\]")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -290,14 +295,7 @@ def test_bars_in_a_terminal(tmp_path, cli):
     os.close(controller)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
-    for stage in (
-        "simulate cohort",
-        "find neighbours",
-        "choose scales",
-        "diffuse measures",
-        "compare",
-        "write results",
-    ):
+    for stage in ("simulate cohort", "find neighbors", "choose scales", "diffuse measures", "compare", "write results"):
         assert re.search(rf"✓ {stage} +━+ +\d+\.\d s", text)
     assert b"\x1b[?25h" in output
 
@@ -315,4 +313,5 @@ def test_without_its_packages_the_command_names_the_extra(package):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"Expected the package '{package}', found it missing; pip install 'heatmover[demo]'.\n"
+    install = f"run 'pip install {package}' (part of the extra heatmover[demo])"
+    assert done.stderr == f"Expected the package '{package}', found it missing; {install}.\n"

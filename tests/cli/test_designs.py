@@ -38,11 +38,11 @@ def test_five_pairs_cannot_decide(pairs, tmp_path, cli):
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     limit = "With 5 pairs the smallest possible p-value is 0.0625, so the test"
-    assert said.startswith(f"{limit} of the distances between the 10 samples cannot reach 0.05: 'visit' explains")
+    assert said.startswith(f"{limit} cannot reach 0.05 (visit: PERMANOVA R2 = ")
     assert f"visit: {limit} cannot reach 0.05." in said
-    assert "visit: Within the 5 pairs of 'patient' it explains" in said
+    assert "visit: Within the 5 pairs of 'patient', the groups explain" in said
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "too few to decide" in page
+    assert "cannot reach 0.05</span>" in page
     assert "smallest possible: 0.0625" in page
     (finding,) = json.loads((tmp_path / "out" / "run.json").read_text())["findings"]
     assert finding["tests"]["permanova"]["smallest_p"] == finding["tests"]["permanova"]["p_value"] == 0.0625
@@ -55,14 +55,14 @@ def test_covariates_are_said_and_recorded(pairs, tmp_path, cli):
                      "-o", tmp_path / "out")  # fmt: skip
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
-    assert f"adjusted for '{name}' and 'age': it explains" in said
+    assert f", adjusted for '{name}' and 'age' (PERMANOVA partial R2 = " in said
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["parameters"]["adjust"] == [name, "age"]
     assert [term["term"] for term in record["design"]["terms"]] == [name, "age", "visit"]
     assert f"--adjust '{name}' --adjust age" in record["command"]["line"]
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "<b>batch" not in page
-    assert "What each term explains" in page
+    assert "Terms of the design" in page
     assert "Freedman" in page
 
 
@@ -77,17 +77,26 @@ def test_a_formula_and_several_blocks(pairs, tmp_path, cli):
 
 
 BAD = {
-    "confounded": (["-c", "kit", "--adjust", "[red]<b>batch"], "'kit' to differ from a combination of"),
-    "code": (["--formula", "visit + __import__('os').system('true')"], "a formula of names of variables"),
+    "confounded": (["-c", "kit", "--adjust", "[red]<b>batch"], "'kit' not to be determined by"),
+    "code": (["--formula", "visit + __import__('os').system('true')"], "a formula of variable names"),
     "unknown": (["--formula", "visit + agee"], r"found 'agee' \(did you mean 'age'\?\)"),
-    "both": (["--formula", "visit", "-c", "visit"], "--formula alone, .* found --color beside it; leave --color out"),
+    "both": (
+        ["--formula", "visit", "-c", "visit"],
+        "--formula alone, .* found --color as well; leave out either --color",
+    ),
     "one group": (
         ["-c", "kit", "--adjust", "age", "--block", "patient"],
-        "'kit' in every block, found one only in 2 of 5",
+        "'kit' in every block, found only one in 2 of 5",
     ),
-    "batches that are the condition": (["-c", "kit", "--align-batch", "[red]<b>batch"], "no adjustment can tell them"),
-    "nothing to keep": (["--align-batch", "kit"], "--color that --align-batch must leave alone, .* or name --anchors"),
-    "anchors without batches": (["--anchors", "kit"], "--align-batch beside --anchors, found none"),
+    "batches that are the condition": (
+        ["-c", "kit", "--align-batch", "[red]<b>batch"],
+        "adjustment can separate these",
+    ),
+    "nothing to keep": (
+        ["--align-batch", "kit"],
+        "--color whose differences --align-batch keeps, .* name --color or --anchors",
+    ),
+    "anchors without batches": (["--anchors", "kit"], "--align-batch with --anchors, found none"),
     "alone": (["-c", "visit", "--adjust", "sample"], "'sample'"),
 }
 

@@ -81,7 +81,11 @@ def test_candidates_by_counting(make, tmp_path, kind):
         ({"batch": 8, "donor": 4}, "donor"),
         ({"sample": 4, "sample_id": 4}, "sample"),
         ({"cluster_id": 8, "specimen": 4}, "specimen"),
-        ({"cluster": 8, "run": 4}, "cluster"),
+        ({"cluster": 8, "run": 4}, "run"),
+        ({"bulk_labels": 8, "channel": 4}, "channel"),
+        ({"cell_type_id": 8, "louvain": 6, "phase": 3, "response": 4}, "response"),
+        ({"leiden": 8, "orig.ident": 4}, "orig.ident"),
+        ({"annotation": 8, "cluster": 4}, "annotation"),
         ({"sample_barcode": 240, "donor": 4}, "donor"),
     ],
 )
@@ -93,6 +97,16 @@ def test_the_finest_column_that_makes_samples_is_suggested(columns, likely, tmp_
     assert candidates(str(tmp_path / "cells.csv"))[0].column == likely
 
 
+def test_a_key_of_cell_types_is_questioned_in_options(doctor, tmp_path):
+    types, donors = np.divmod(np.arange(400) % 40, 10)
+    frame = pd.DataFrame({"cell_type": [f"t{i}" for i in types], "donor": [f"d{i}" for i in donors]})
+    frame[["x", "y"]] = np.random.default_rng(0).normal(size=(400, 2))
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    text = " ".join(doctor(tmp_path / "cells.csv", "-s", "cell_type").stdout.split())
+    assert text.count("4 of 4 values of 'cell_type' occur in every 'donor', so 'cell_type' looks like") == 1
+    assert "perhaps use --sample-key donor." in text
+
+
 @pytest.mark.parametrize("words", [(), ("--sample-sheet", "sheet.csv")])
 def test_compare_without_a_key_names_the_columns_and_the_doctor(words, cells, tmp_path, cli):
     result = cli.run("compare", cells, *words, "-o", tmp_path / "out")
@@ -100,7 +114,7 @@ def test_compare_without_a_key_names_the_columns_and_the_doctor(words, cells, tm
         result,
         r"Expected --sample-key to name the column .*, found none; it could be sample \(10 values\), "
         r"patient \(5 values\), condition \(2 values\), .*, "
-        r"perhaps --sample-key sample; heatmover doctor .*cells.h5ad tells more\.$",
+        r"perhaps --sample-key sample; heatmover doctor .*cells.h5ad shows more\.$",
     )
     assert not (tmp_path / "out").exists()
 
@@ -139,10 +153,13 @@ def test_advice(make, tmp_path, doctor):
     frame = pd.concat([frame, frame.iloc[:60]])
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     text = flowing(doctor(path, "-s", "sample").stdout)
-    assert re.search(r"in different units: 'CD4' [0-9,]+ times as widely as most others, which hardly count", text)
-    assert "'CD4' alone has 100 % of the variance. --standardize lets all count alike." in text
-    assert "the same in all cells: 'CD19'; 60 copies of another cell" in text
-    assert "copies of another and share its node" in text
+    assert re.search(
+        r"different units: the standard deviation of 'CD4' \([0-9,]+-fold\) exceeds the median of the other features",
+        text,
+    )
+    assert "'CD4' alone has 100% of the variance. --standardize gives all features equal weight." in text
+    assert "constant: 'CD19'; 60 duplicate cells" in text
+    assert "of the cells are duplicates and share a node" in text
     assert "decides nearly alone" not in flowing(doctor(path, "-s", "sample", "--standardize").stdout)
 
 
@@ -166,7 +183,7 @@ def test_every_sample_is_drawn_from(tmp_path):
     values = np.arange(len(labels)) + 0.5
     pd.DataFrame({"sample": labels, "x": values, "y": -values}).to_parquet(tmp_path / "cells.parquet")
     cohort = read_cohort(tmp_path / "cells.parquet", sample_key="sample")
-    points, codes = draw_cells(cohort, MOST_CELLS, 1)
+    points, codes, _ = draw_cells(cohort, MOST_CELLS, 1)
     assert len(points) == len(codes) == MOST_CELLS
     assert len(np.unique(points[:, 0])) == MOST_CELLS  # no cell twice
     assert [cohort.names[code] for code in codes] == labels[(points[:, 0] - 0.5).astype(int)].tolist()
@@ -176,7 +193,7 @@ def test_every_sample_is_drawn_from(tmp_path):
     order = rng.permutation(len(labels))
     frame = pd.DataFrame({"sample": labels[order], "x": values[order], "y": -values[order]})
     frame.to_parquet(tmp_path / "shuffled.parquet")
-    again, _ = draw_cells(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1)
+    again = draw_cells(read_cohort(tmp_path / "shuffled.parquet", sample_key="sample"), MOST_CELLS, 1).points
     np.testing.assert_array_equal(again, points)
 
 
@@ -196,15 +213,16 @@ def test_noise_in_plain_words(noisy, doctor):
     graph = hm.Graph.from_points(cohort.points(), n_neighbors=10, random_state=0)
     measures = hm.measures_from_labels(cohort.codes)
     found = hm.uncertainty(hm.DiffusionEMD(graph, random_state=0).fit(measures), measures, n_bootstrap=0)
-    floors = f"{found.noise_floor(8):.2g} with 8 cells (smallest sample); {found.noise_floor(40):.2g} with 40 cells"
-    assert f"by luck alone two samples of one distribution would lie this far apart: {floors}" in text
-    assert f"A half of a sample finds its other half: {100 * found.retrieval:.0f} %" in text
-    assert "6 samples have fewer than 30 cells and will look far from all others by chance" in text
-    assert "--bias corrected removes that, --equal-cells draws equally many, --min-cells 30 leaves them out" in text
-    assert "The number of cells goes with 'condition' (p = " in text
+    floors = f"8 cells {found.noise_floor(8):.2g} apart (40 cells: {found.noise_floor(40):.2g}"
+    assert f"Sampling noise alone would put two identical samples of {floors}" in text
+    assert f"Split-half retrieval: {100 * found.retrieval:.0f}%" in text
+    assert "6 samples have fewer than 30 cells and will look artificially distant" in text
+    assert "--bias corrected removes this bias, --equal-cells draws equally many" in text
+    assert "--min-cells 30 leaves small samples out" in text
+    assert "The number of cells is associated with 'condition' (p = " in text
     corrected = flowing(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout)
-    assert "Many halves of samples do not find their other half" in corrected
-    assert "will look far" not in corrected
+    assert "Individual nearest neighbors are unreliable here" in corrected
+    assert "artificially distant" not in corrected
 
 
 @pytest.mark.parametrize("words", [("--equal-cells",), ("--bias", "corrected"), ("--min-cells", 20)])
@@ -215,11 +233,11 @@ def test_advice_on_noise_is_not_what_is_asked_for_already(noisy, doctor, words):
     assert f"{words[0]} draws" not in text
     assert f"{' '.join(map(str, words))} removes" not in text
     if words[0] == "--equal-cells":
-        assert "with 8 cells (every sample)" in text
-        assert "goes with" not in text
-        assert "will look far" not in text
+        assert "identical samples of 8 cells " in text
+        assert "is associated with" not in text
+        assert "artificially distant" not in text
     if words[0] == "--min-cells":
-        assert "with 40 cells (every sample)" in text
+        assert "identical samples of 40 cells " in text
 
 
 def test_equal_cells_have_the_noise_that_compare_finds(noisy, doctor):
@@ -229,7 +247,7 @@ def test_equal_cells_have_the_noise_that_compare_finds(noisy, doctor):
     study = hm.study_cohort(cohort, n_neighbors=10, equal_cells=True)
     assert cohort.n_cells > study.comparison.sizes.sum()
     floor = study.comparison.uncertainty.noise_floor(8)
-    assert f"this far apart: {floor:.2g} with 8 cells (every sample)" in text
+    assert f"identical samples of 8 cells {floor:.2g} apart." in text
 
 
 def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
@@ -237,37 +255,39 @@ def test_of_many_cells_some_tell_the_noise(noisy, doctor, monkeypatch):
     monkeypatch.setattr(_doctor, "MOST_SAMPLES", 5)
     text = " ".join(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout.split())
     # A share of halves of fewer cells, or among fewer samples, is not what compare would find.
-    assert "finds its other half" not in text
-    assert "Many halves" not in text
-    assert "These are estimates from 100 cells; heatmover compare also cuts samples into halves" in text
+    assert "Split-half retrieval:" not in text
+    assert "Individual nearest neighbors are unreliable" not in text
+    assert "These are estimates from 100 cells; heatmover compare also reports split-half retrieval" in text
     # The floors are those of all cells.
-    assert "with 8 cells (smallest sample)" in text
-    assert "with 40 cells" in text
+    assert "identical samples of 8 cells " in text
+    assert "40 cells: " in text
 
 
 def test_where_noise_cannot_be_told_nothing_is_said(make, tmp_path, doctor):
     frame = make.frame(60, 1)
     asked = (make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--neighbors", 5, "--min-cells", 1)
     result = doctor(*asked, "--bias", "raw")
-    assert "by luck alone" not in result.stdout
+    assert "Sampling noise alone" not in result.stdout
     assert result.exit_code == 0, result.output
     refused = doctor(*asked)
     assert refused.exit_code == 2
-    assert "found 60 samples of 1 cell; --bias raw compares them as they are" in " ".join(refused.stderr.split())
+    assert "found 60 samples with 1 cell each; --bias raw compares samples without correction" in " ".join(
+        refused.stderr.split()
+    )
 
 
 def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):
     few = make.h5ad(make.frame(5, 30), tmp_path / "cells.h5ad")
     result = doctor(few, "-s", "sample", "--neighbors", 8, "--units", "euclidean")
     assert result.exit_code == 2
-    assert "Expected at least 7 samples for --units, which come from 16 exact pairs or more, found 5" in result.stderr
-    assert "what the exact pairs of --units take" in " ".join(
+    assert "Expected at least 7 samples for --units, which need at least 16 exact pairs, found 5" in result.stderr
+    assert "plus the exact pairs of --units" in " ".join(
         doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic").stdout.split()
     )
     monkeypatch.setitem(sys.modules, "ot", None)
     result = doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic")
     assert result.exit_code == 2
-    assert "pip install 'heatmover[exact]'" in result.stderr
+    assert "run 'pip install POT' (part of the extra heatmover[exact])" in result.stderr
 
 
 def test_the_doctor_sees_the_design(make, tmp_path, doctor):
@@ -283,11 +303,13 @@ def test_the_doctor_sees_the_design(make, tmp_path, doctor):
     frame.to_csv(path, index=False)
     text = flowing(doctor(path, "-s", "sample").stdout)
     assert "'sex' and 'batch' divide the samples in the same way: a difference may be due to either, and no" in text
-    assert "'condition' and 'treatment' divide the samples in the same way: that is one test, not 2." in text
-    assert "'sex', 'batch' and 'stage' are the same in all samples of each 'patient': 10 samples are 5" in text
+    assert "'condition' and 'treatment' divide the samples in the same way, so their tests are one test, not 2." in text
+    assert "'sex', 'batch' and 'stage' are the same in all samples of each 'patient', so only 5 of 10" in text
     assert "Each 'patient' has one sample of every group of 'condition' and 'treatment': the samples are paired" in text
     assert "--numeric stage reads it as a number." in text
-    assert re.search(r"in different units: 'CD19' \d+ times as widely as most others", text)
+    assert re.search(
+        r"different units: the standard deviation of 'CD19' \(\d+-fold\) exceeds the median of the other features", text
+    )
     given = flowing(doctor(path, "-s", "sample", "--block", "patient", "--numeric", "stage", "--standardize").stdout)
     assert "--block patient" not in given
     assert "--numeric stage" not in given
@@ -297,5 +319,8 @@ def test_the_doctor_sees_the_design(make, tmp_path, doctor):
 def test_a_column_that_is_too_coarse(make, tmp_path, doctor):
     make.frame().to_csv(tmp_path / "cells.csv", index=False)
     text = flowing(doctor(tmp_path / "cells.csv", "-s", "patient").stdout)
-    assert "'sample', 'condition' differ between cells of one 'patient', as nothing does that is known of a" in text
-    assert "perhaps --sample-key sample." in text
+    assert (
+        "'sample', 'condition' differ between cells of the same 'patient', although sample metadata should be constant"
+        in text
+    )
+    assert "Perhaps use --sample-key sample." in text

@@ -71,7 +71,7 @@ def test_bad_folders(folder, tmp_path, cli):
     write(folder / "g.fcs", rng.random((5, 3)))
     cli.fails_with(
         cli.run("compare", folder, "--sample-sheet", tmp_path / "sheet.csv", "-o", tmp_path / "out"),
-        "every FCS file to be in the sample sheet, found 'g.fcs' not in it; .*--skip-unlisted leaves them out",
+        "every FCS file to be in the sample sheet, found no 'g.fcs' in it; .*leave them out with --skip-unlisted",
     )
     (folder / "g.fcs").write_bytes((folder / "f0.fcs").read_bytes()[:400])
     cli.fails_with(cli.run("doctor", folder), "FCS file")
@@ -92,7 +92,7 @@ def test_a_file_that_the_sheet_does_not_list_is_left_out(folder, tmp_path, cli):
     assert built.exit_code == 0, built.output
     (tmp_path / "new.csv").write_text("file,sample\nf0.fcs,first\nf1.fcs,second\n")
     mapped = cli.run("atlas", "map", tmp_path / "kept.atlas", folder, "--sample-sheet", tmp_path / "new.csv")
-    cli.fails_with(mapped, "and 2 more not in it; .*--skip-unlisted leaves them out")
+    cli.fails_with(mapped, "and 2 more in it; .*leave them out with --skip-unlisted")
     arguments = [folder, "--sample-sheet", tmp_path / "new.csv", "--skip-unlisted"]
     mapped = cli.run("atlas", "map", tmp_path / "kept.atlas", *arguments)
     assert mapped.exit_code in (0, 1), mapped.output
@@ -126,11 +126,11 @@ def test_spillover_and_scales(tmp_path, cli):
     assert (
         "Compensated for spillover between 2 detectors by the matrix in each FCS file; --no-compensate reads" in notes
     )
-    assert "'FSC-A' stayed linear beside transformed channels" in notes
-    assert any("not applied, as asked for" in note for note in off["notes"])
+    assert "'FSC-A' stayed linear while other channels were transformed" in notes
+    assert any("the spillover matrix in the FCS files was not applied" in note for note in off["notes"])
     looked = cli.run("doctor", place, "--transform", "arcsinh")
     cli.fails_with(
-        looked, r"Expected --cofactor beside --transform arcsinh, found none; 5 is usual for mass, 150 for flow"
+        looked, r"Expected --cofactor with --transform arcsinh, found none; 5 is usual for mass, 150 for flow"
     )
     result = cli.run("compare", place, "--rep", "FSC-A", "--transform", "logicle", "-o", tmp_path / "bad", "-q")
     cli.fails_with(result, "a channel to transform, for --transform logicle, found only 'FSC-A', which stay linear")
@@ -138,6 +138,6 @@ def test_spillover_and_scales(tmp_path, cli):
 
 def test_the_doctor_advises_a_transform_of_linear_channels(folder, cli):
     text = " ".join(cli.run("doctor", folder).stdout.split())
-    assert "The channels are linear, and a few bright cells decide which cells are near: --transform logicle" in text
+    assert "The channels are linear, so a few bright cells dominate the distances: --transform logicle" in text
     for words in (("--cofactor", "5"), ("--transform", "logicle")):
         assert "The channels are linear" not in " ".join(cli.run("doctor", folder, *words).stdout.split())

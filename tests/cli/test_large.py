@@ -51,7 +51,7 @@ def test_the_result_is_that_of_the_package_and_resumes(cells, tmp_path, cli):
         (["--memory", "much"], "--memory to be a number of bytes"),
         (["--memory", "1GB", "--landmarks", "none"], "landmarks for cells that stay on disk"),
         (["--resume"], "a checkpoint to resume, found none"),
-        (["--checkpoint", "THERE"], "a checkpoint that is not there yet, found .*; --resume goes on with it"),
+        (["--checkpoint", "THERE"], "a checkpoint that does not exist yet, found .*; --resume continues it"),
         (["--scheduler", "tcp://127.0.0.1:1"], "a Dask scheduler at 'tcp://127.0.0.1:1', found none that answers"),
         (["--missing", "ignore"], "--missing to be one of 'refuse', 'drop'"),
     ],
@@ -80,7 +80,7 @@ def test_cells_without_a_value_may_be_left_out(make, tmp_path, cli):
     result = cli.run("compare", cells, "-s", "sample", "--missing", "drop", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     notes = json.loads((tmp_path / "out" / "run.json").read_text())["notes"]
-    assert any("2 of 360 cells left out" in note for note in notes)
+    assert any("2 of 360 cells were left out because of NaN or infinity" in note for note in notes)
 
 
 @pytest.mark.parametrize("command", [["compare"], ["atlas", "build"]])

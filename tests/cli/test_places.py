@@ -6,12 +6,14 @@ import shutil
 import warnings
 
 import anndata
+import numpy as np
 import pytest
 import zarr
 
 import heatmover as hm
 from heatmover.cli._settings import check_places
 from heatmover.report.folder import EVERY
+from heatmover.study.scale.stages import open_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +47,13 @@ def test_an_empty_path_is_refused(cells, tmp_path, cli, monkeypatch, arguments, 
     monkeypatch.chdir(tmp_path)
     places = {"CELLS": cells, "OUT": tmp_path / "out"}
     result = cli.run(*(places.get(word, word) for word in arguments))
-    cli.fails_with(result, f"Expected {option} to be a path, found an empty one")
+    cli.fails_with(result, f"Expected {option} to be a path, found an empty path")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_address_is_refused(cells, tmp_path, cli):
     result = cli.run("compare", cells, "-s", "sample", "-o", tmp_path / "out", "--scheduler", "")
-    cli.fails_with(result, "the address of a Dask scheduler, found an empty one")
+    cli.fails_with(result, "the address of a Dask scheduler, found an empty address")
 
 
 @pytest.mark.parametrize("command", [["compare", "CELLS", "-s", "sample"], ["demo"]])
@@ -61,7 +63,7 @@ def test_a_folder_that_cannot_be_is_refused(cells, tmp_path, cli, command, kind)
     out.write_text("x") if "file" in kind else out.symlink_to("out" if kind == "loop" else "nowhere")
     words = [cells if word == "CELLS" else word for word in command]
     result = cli.run(*words, "-o", out / "below" if "below" in kind else out)
-    cli.fails_with(result, "--out (to name a folder, found the (file|broken link)|where one can write)")
+    cli.fails_with(result, "--out to (name a folder, found that .* is a (file|broken link)|be a writable folder)")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -69,9 +71,9 @@ def test_results_never_replace_their_input(cells, tmp_path, cli):
     shutil.copy(cells, tmp_path / "samples.h5ad")
     (tmp_path / "distances.csv").write_text("sample,age\n")
     run = ["compare", tmp_path / "samples.h5ad", "-s", "sample", "--force", "-o", tmp_path]
-    cli.fails_with(cli.run(*run), "--out that leaves the input alone, found .*samples.h5ad")
+    cli.fails_with(cli.run(*run), "--out that does not overwrite the input, found .*samples.h5ad")
     sheet = ["compare", cells, "-s", "sample", "--sample-sheet", tmp_path / "distances.csv", "--force", "-o", tmp_path]
-    cli.fails_with(cli.run(*sheet), "--out that leaves the input alone, found .*distances.csv")
+    cli.fails_with(cli.run(*sheet), "--out that does not overwrite the input, found .*distances.csv")
     assert (tmp_path / "samples.h5ad").read_bytes() == cells.read_bytes()
 
 
@@ -114,8 +116,8 @@ def stores(tmp_path_factory, cells):
     measures = hm.measures_from_labels(data.labels)
     hm.MeasureIndex.from_embedding(model.transform(measures), path=folder / "index")
     zarr.open_group(folder / "zarr2", mode="w", zarr_format=2)
-    open_group = zarr.open_group(folder / "checkpoint", mode="w", zarr_format=3)
-    open_group.attrs["heatmover"] = {"layout": 0}
+    with open_checkpoint(folder / "checkpoint", {"settings": {"n_neighbors": 10}}, resume=False) as checkpoint:
+        checkpoint.save("draw cells", 0, {"counts": np.arange(3)})
     shutil.copy(cells, folder / "cells.h5ad")
     return folder
 
@@ -128,15 +130,15 @@ def test_nothing_is_written_into_a_store(stores, tmp_path, cli, words):
         for below in ("", "results", "results.csv", "deep/results"):
             known = {"FILE": stores / "cells.h5ad", "ATLAS": stores / "atlas", "OUT": tmp_path / "out"}
             known["PLACE"] = stores / kind / below if below else stores / kind
-            said = rf"Expected {option} outside of every atlas, .*, found '.*{kind}/{below}' in '.*{kind}'; choose"
+            said = rf"Expected {option} outside of all atlases, .*, found '.*{kind}/{below}' in '.*{kind}'; choose"
             if not below and option == "--checkpoint":
-                said = "Expected a checkpoint that is not there yet"
+                said = "Expected a checkpoint that does not exist yet"
             elif not below and builds:
                 if kind == "atlas":
                     continue  # which --force replaces
                 said = rf"Expected an atlas for --force to replace, found something else at '.*{kind}'; choose another"
             elif not below:
-                said = rf"Expected --out outside of every atlas, .*, found '[^']*{kind}'; choose another --out"
+                said = rf"Expected --out outside of all atlases, .*, found '[^']*{kind}'; choose another --out"
             cli.fails_with(cli.run(*(known.get(word, word) for word in words)), said)
     assert {path: path.stat().st_mtime_ns for path in stores.rglob("*")} == before
     assert list(tmp_path.iterdir()) == []
@@ -152,7 +154,7 @@ def test_what_is_mapped_never_replaces_what_is_read(stores, cells, tmp_path, cli
         ["cells.csv", "--sample-sheet", tmp_path / "sheet.csv", "-o", tmp_path / "sheet.csv"],
     ):
         result = cli.run("atlas", "map", stores / "atlas", tmp_path / words[0], *words[1:], "--force")
-        cli.fails_with(result, "--out that leaves the input alone, found")
+        cli.fails_with(result, "--out that does not overwrite the input, found")
     assert cli.contents(tmp_path) == before
 
 
@@ -161,3 +163,10 @@ def test_places_beside_each_other_are_fine(cells, tmp_path):
     # A folder of FCS files may hold its results: only files of that kind are read.
     (tmp_path / "a.fcs").touch()
     assert check_places(str(tmp_path / "out"), EVERY, str(tmp_path), None) == tmp_path / "out"
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"content":{"settings":{}}}', '{"checkpoint":{"layout":3}}', None])
+def test_a_manifest_of_another_program_is_no_obstacle(cells, tmp_path, content):
+    manifest = tmp_path / "manifest.json"
+    manifest.mkdir() if content is None else manifest.write_text(content)
+    assert check_places(str(tmp_path / "out"), EVERY, str(cells), None) == tmp_path / "out"

@@ -36,14 +36,14 @@ def test_what_the_page_warns_of_the_terminal_does_too(study, tmp_path):
     # What the report adds to the notes of a study: groups and samples that are few.
     assert len(cautions(study)) > len(study.notes) + 1
     assert text.count(" - ") == len(cautions(study))
-    assert "8 samples are few: only a large difference can show." in text
+    assert "With 8 samples, only a large difference can be significant." in text
 
 
 def test_a_terminal_shows_a_box(study, tmp_path):
     lines = shown(study, tmp_path, force_terminal=True, color_system=None).splitlines()
     top = next(i for i, line in enumerate(lines) if BEFORE in line)
     bottom = next(i for i, line in enumerate(lines) if line.startswith("\u2570"))
-    assert lines[top].startswith("\u256d\u2500 Before you believe it ")
+    assert lines[top].startswith("\u256d\u2500 Cautions ")
     assert {len(line) for line in lines[top : bottom + 1]} == {70}
     assert all(line.startswith("\u2502 ") and line.endswith(" \u2502") for line in lines[top + 1 : bottom])
     plain = shown(study, tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from heatmover._base.progress import SILENT
 from heatmover.cli._command import plain_errors
-from heatmover.cli._terminal import clean, output, watched, whole_output, written
+from heatmover.cli._terminal import LONGEST_NAME, clean, output, short, watched, whole_output, written
 from heatmover.errors import InvalidInputError, argument
 
 
@@ -79,6 +79,30 @@ def test_a_defect_keeps_its_traceback(error):
         raise error
 
 
+def test_the_version_has_a_short_option(cli):
+    assert cli.run("-V").stdout == cli.run("--version").stdout
+
+
+def test_shells_can_complete_options():
+    variables = {"_HEATMOVER_COMPLETE": "complete_bash", "COMP_WORDS": "heatmover compare --sam", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("heatmover")],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+        check=True,
+    )
+    assert done.stdout.split() == ["--sample-key", "--sample-sheet"]
+
+
+def test_long_names_lose_their_middle():
+    one, other = (short(f"pbmc_of_a_patient_with_a_long_name_day_{day}") for day in (1, 2))
+    assert one != other
+    assert len(one) == LONGEST_NAME
+    assert one.startswith("pbmc_of_a")
+    assert one.endswith("_day_1")
+
+
 def test_quiet_is_silent():
     with watched(quiet=True) as progress:
         assert progress is SILENT
@@ -112,17 +136,16 @@ def test_output_that_is_lost_is_told_in_a_sentence(streams):
     with pytest.raises(SystemExit) as ended, whole_output():
         output().print("found")
     assert ended.value.code == 2
-    assert errors.getvalue() == "Error: Could not print what was found (No space left on device).\n"
+    assert errors.getvalue() == "Error: Could not print the results (No space left on device).\n"
 
 
 def test_lost_output_is_not_called_lost_results(streams):
     errors = io.StringIO()
     streams(Full(errno.ENOSPC), errors)
-    with pytest.raises(SystemExit), whole_output(), plain_errors(), written(Path("out")):
+    with pytest.raises(SystemExit), whole_output(), written(Path("out")):
         output().print("found")
     assert (
-        errors.getvalue()
-        == "Error: Could not print what was found (No space left on device); the results are in out.\n"
+        errors.getvalue() == "Error: Could not print the results (No space left on device); the results are in out.\n"
     )
 
 
@@ -159,4 +182,4 @@ def test_a_full_device(argument):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "Error: Could not print what was found (No space left on device).\n"
+    assert done.stderr == "Error: Could not print the results (No space left on device).\n"

@@ -68,7 +68,7 @@ def test_a_word_too_many(command, cli):
 
 @pytest.mark.parametrize("command", [words for words in NEEDS if NEEDS[words]])
 def test_a_file_that_is_not_there(command, cli):
-    cli.fails_with(cli.run(*command, *NEEDS[command]), "Expected a (file that exists|store of heatmover).*'FILE'")
+    cli.fails_with(cli.run(*command, *NEEDS[command]), "Expected a (file that exists|heatmover store).*'FILE'")
 
 
 @pytest.mark.parametrize("command", NEEDS)

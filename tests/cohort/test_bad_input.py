@@ -84,7 +84,7 @@ def test_names_that_are_no_text_become_text(kind, frame, make, tmp_path):
 def test_a_number_and_its_name_are_not_one_sample(frame, make):
     adata = make.anndata(frame)
     adata.obs["sample"] = np.array([1, "1", 2] * 20, dtype=object)
-    refused("different labels to read differently", "1 and '1'", path=adata, sample_key="sample")
+    refused("distinct labels to have distinct names", "1 and '1'", path=adata, sample_key="sample")
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -353,7 +353,7 @@ def test_a_file_that_changed_after_it_was_opened(frame, make, tmp_path):
     with pytest.raises(InvalidInputError, match="60 cells, found 50; the file has changed"):
         cohort.points()
     path.unlink()
-    with pytest.raises(InvalidInputError, match="not there"):
+    with pytest.raises(InvalidInputError, match="does not exist"):
         cohort.points()
 
 

@@ -41,7 +41,7 @@ def test_hashes_depend_on_values_and_sample_alone():
     assert (cell_hashes(block, codes, 2) != hashes).all()
 
 
-def test_columns_are_told_apart():
+def test_columns_are_distinguishable():
     block = np.array([[1.0, 2.0], [2.0, 1.0], [3.0, 0.0]])
     assert np.unique(cell_hashes(block, np.zeros(3, dtype=np.int32), 0)).size == 3
 

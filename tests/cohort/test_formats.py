@@ -63,7 +63,7 @@ def test_the_named_features_come_in_the_order_of_the_names(written, frame):
     assert "age" in cohort.samples
 
 
-def test_standardised_features_have_mean_zero_and_variance_one(written, frame):
+def test_standardized_features_have_mean_zero_and_variance_one(written, frame):
     path, arguments = written
     points = read_cohort(path, standardize=True, **arguments).points()
     values = frame[MARKERS].to_numpy()
@@ -73,9 +73,9 @@ def test_standardised_features_have_mean_zero_and_variance_one(written, frame):
 def test_principal_components_are_those_of_the_singular_vectors(written, frame):
     path, arguments = written
     cohort = read_cohort(path, n_components=2, **arguments)
-    centred = frame[MARKERS].to_numpy() - frame[MARKERS].to_numpy().mean(axis=0)
-    _, singular, vectors = np.linalg.svd(centred, full_matrices=False)
-    expected = centred @ vectors[:2].T
+    centerd = frame[MARKERS].to_numpy() - frame[MARKERS].to_numpy().mean(axis=0)
+    _, singular, vectors = np.linalg.svd(centerd, full_matrices=False)
+    expected = centerd @ vectors[:2].T
     signs = np.sign((expected * cohort.points()).sum(axis=0))
     np.testing.assert_allclose(cohort.points(), expected * signs, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(cohort.explained_variance, (singular**2 / (singular**2).sum())[:2], rtol=1e-6)

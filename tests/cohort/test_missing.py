@@ -50,7 +50,7 @@ def test_they_are_left_out_as_if_they_had_never_been_there(file, points, tmp_pat
     cohort = read_cohort(file, sample_key="sample", on_missing="drop", **options)
     np.testing.assert_allclose(cohort.points(), expected.points(), atol=1e-12)
     np.testing.assert_array_equal(cohort.codes, expected.codes)
-    assert cohort.warnings == ("6 of 40 cells left out, which have NaN or infinity: 5 of 'a', 1 of 'b'.",)
+    assert cohort.warnings == ("6 of 40 cells were left out because of NaN or infinity: 5 of 'a', 1 of 'b'.",)
 
 
 def test_any_range_can_be_read(file, points):

@@ -19,7 +19,7 @@ def test_every_format_gives_the_annotation_of_the_table(written, frame):
     path, arguments = written
     cohort = read_cohort(path, **arguments)
     if "sample_sheet" in arguments:
-        with pytest.raises(InvalidInputError, match=r"'cluster' and a folder of FCS files, which has none"):
+        with pytest.raises(InvalidInputError, match=r"'cluster' and a folder of FCS files, which has no such columns"):
             cohort.annotation("cluster")
         return
     codes, names = cohort.annotation("cluster")
@@ -78,3 +78,53 @@ def test_blocks_are_joined_by_name():
     assert codes.tolist() == [1, 0, 2, -1, 0]
     assert encode([np.array([" ", "x"], dtype=object)])[0].tolist() == [-1, 0]
     assert encode([])[1] == ()
+
+
+def of_donors(n_shared, n_types=12, n_donors=5, cells_each=2):
+    """Cells of every type from every donor, but only the first types from the last donor."""
+    every = [(kind, donor) for kind in range(n_types) for donor in range(n_donors)]
+    every = [pair for pair in every if pair[0] < n_shared or pair[1] < n_donors - 1] * cells_each
+    values = np.random.default_rng(0).normal(size=(len(every), 3))
+    table = {"cell_type": [f"t{kind}" for kind, _ in every], "donor": [f"d{donor}" for _, donor in every]}
+    return pd.DataFrame(table | dict(zip(["CD4", "CD8", "CD19"], values.T, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "csv", "parquet"])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_sample_key_that_annotates_cells_is_questioned(make, tmp_path, kind, numbers):
+    frame = of_donors(8)
+    if numbers:
+        frame["donor"] = frame["donor"].str[1:].astype(int)
+    path, arguments = make.write(frame, kind, tmp_path)
+    warnings = read_cohort(path, **arguments | {"sample_key": "cell_type"}).warnings
+    assert [str(each) for each in warnings if "cell_type" in each] == [
+        "8 of 12 values of 'cell_type' occur in every 'donor', so 'cell_type' looks like an annotation of cells; "
+        "perhaps use sample_key='donor'."
+    ]
+
+
+def test_a_sample_key_of_samples_is_not_questioned(make, tmp_path):
+    rare = of_donors(6)  # half of the types are not in every donor
+    one = of_donors(12).assign(donor="d1")
+    samples = of_donors(12).rename(columns={"cell_type": "sample"})  # a name of samples is believed
+    ages = of_donors(12).rename(columns={"donor": "donor_age"})
+    unique = of_donors(12).assign(donor=lambda table: [f"d{row}" for row in range(len(table))])
+    for frame in (rare, one, samples, ages, unique):
+        path, _ = make.write(frame, "csv", tmp_path)
+        warnings = read_cohort(path, sample_key=str(frame.columns[0])).warnings
+        assert not any("annotation of cells" in each for each in warnings)
+
+
+def test_the_finest_column_is_suggested(make, tmp_path):
+    frame = of_donors(12)
+    frame["sample_id"] = frame["donor"] + np.where(np.arange(len(frame)) < len(frame) / 2, "a", "b")
+    path, arguments = make.write(frame, "csv", tmp_path)
+    warnings = read_cohort(path, **arguments | {"sample_key": "cell_type"}).warnings
+    assert any("12 of 12 values of 'cell_type' occur in every 'sample_id'" in each for each in warnings)
+
+
+def test_a_column_with_too_many_pairs_is_left_out(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("heatmover.cohort.samples.MOST_PAIRS", 40)
+    path, arguments = make.write(of_donors(12), "csv", tmp_path)
+    warnings = read_cohort(path, **arguments | {"sample_key": "cell_type"}).warnings
+    assert not any("annotation of cells" in each for each in warnings)

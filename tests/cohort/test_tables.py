@@ -118,8 +118,8 @@ def test_a_sample_sheet_adds_variables_and_wins(frame, make, tmp_path):
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (["p1", "p2", "p3"], "'p4' not in it"),
-        (["p1", "p2", "p3", "p4", "p5"], "0 cells of 'p5'"),
+        (["p1", "p2", "p3"], "no 'p4' in it"),
+        (["p1", "p2", "p3", "p4", "p5"], "no cells of 'p5'"),
         (["p1", "p2", "p3", "p4", "p4"], "1 repeated"),
     ],
 )
@@ -142,14 +142,14 @@ def test_samples_that_the_sheet_does_not_list_can_be_left_out(kind, frame, make,
     kept = np.isin(whole.labels(), ["p1", "p4"])
     np.testing.assert_array_equal(cohort.points(), whole.points()[kept])
     assert cohort.labels().tolist() == whole.labels()[kept].tolist()
-    assert "Left out, because the sample sheet does not list them: 'p2', 'p3'." in cohort.warnings
+    assert "These names were left out, because the sample sheet does not list them: 'p2', 'p3'." in cohort.warnings
 
 
 def test_a_column_of_labels_among_counts_is_told(tmp_path):
     rows = "".join(f"{'ab'[i % 2]},{i % 7},{i % 5},{i % 3}\n" for i in range(40))
     (tmp_path / "cells.csv").write_text(f"sample,CD4,CD8,leiden\n{rows}")
     cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample")
-    assert any("named like labels of cells: 'leiden';" in warning for warning in cohort.warnings)
+    assert any("their names look like cell labels: 'leiden'. To" in warning for warning in cohort.warnings)
     cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample", no_features=["leiden"])
     assert cohort.warnings == ()
 

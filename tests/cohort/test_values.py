@@ -21,10 +21,10 @@ def pieces(values, size, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@given(size=st.integers(1, 40), seed=st.integers(0, 10**6), centre=st.sampled_from([0.0, 1.0, 1e6]))
-def test_moments_do_not_depend_on_the_blocks(form, size, seed, centre):
+@given(size=st.integers(1, 40), seed=st.integers(0, 10**6), center=st.sampled_from([0.0, 1.0, 1e6]))
+def test_moments_do_not_depend_on_the_blocks(form, size, seed, center):
     rng = np.random.default_rng(seed)
-    values = centre + rng.normal(size=(37, 3)) * (rng.random((37, 3)) < 0.5)
+    values = center + rng.normal(size=(37, 3)) * (rng.random((37, 3)) < 0.5)
     moments = Moments(3)
     for block in pieces(values, size, form):
         moments.add(block)
@@ -87,13 +87,13 @@ def test_components_span_what_the_singular_vectors_span(form, most, standard, mo
     values = spectrum(300, 60)
     scale = values.std(axis=0) if standard else np.ones(60)
     found = components(values, 5, form, scale)
-    centred = (values - values.mean(axis=0)) / scale
-    _, singular, vectors = np.linalg.svd(centred, full_matrices=False)
+    centerd = (values - values.mean(axis=0)) / scale
+    _, singular, vectors = np.linalg.svd(centerd, full_matrices=False)
     tolerance = 1e-9 if most > 60 else 1e-3
     np.testing.assert_allclose(found.explained, singular[:5] ** 2 / 300, rtol=tolerance)
     overlap = np.abs(np.sum(found.components * vectors[:5].T, axis=0))
     np.testing.assert_allclose(overlap, 1, atol=tolerance)
-    np.testing.assert_allclose(found.apply(FORMS[form](values)), centred @ found.components, atol=1e-8)
+    np.testing.assert_allclose(found.apply(FORMS[form](values)), centerd @ found.components, atol=1e-8)
 
 
 def test_components_point_where_their_largest_entry_is_positive():

@@ -92,7 +92,7 @@ def test_emd_of_a_single_measure():
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_an_unfinished_solve_raises(monkeypatch, n_jobs):
     monkeypatch.setattr("heatmover.transport.exact.MAX_PIVOTS", 1)
-    with pytest.raises(HeatmoverError, match="Expected POT to solve measures 0 and 1 to optimality"):
+    with pytest.raises(HeatmoverError, match="Expected an optimal transport plan between measures 0 and 1"):
         sphere(3, points_per_measure=30).exact_emd(n_jobs=n_jobs)
 
 

@@ -91,7 +91,7 @@ def test_noise_moves_points_and_not_the_truth(small):
     clean, noisy = make(n_dimensions=own + 20, noise=0), make(n_dimensions=own + 20, noise=0.01)
     np.testing.assert_array_equal(clean.coordinates, noisy.coordinates)
     shift = noisy.points - clean.points
-    # More than 600 numbers: their standard deviation is known to 3 %.
+    # More than 600 numbers: their standard deviation is known to 3%.
     assert shift.std() == pytest.approx(0.01, rel=0.15)
     assert abs(shift.mean()) < 0.002
 
@@ -204,7 +204,7 @@ def test_s_curve_is_two_circles_that_turn_opposite_ways():
     assert (arc < -4).any()
 
 
-def test_star_goes_through_the_centre():
+def test_star_goes_through_the_center():
     truth = star(2, points_per_measure=2).ground_distance
     here = np.array([[2.0, 0.5]])
     np.testing.assert_allclose(truth(here, np.array([[2, 0.2], [2, 0.9], [3, 0.2], [0, 0.0]])), [[0.3, 0.4, 0.7, 0.5]])

@@ -326,7 +326,7 @@ def test_equal_measures_have_zero_distance_and_gradient(points, graph, pairs):
     assert torch.equal(places.grad, torch.zeros_like(places))
 
 
-def test_rebuild_finds_the_neighbours_anew(points, pairs, rng):
+def test_rebuild_finds_the_neighbors_anew(points, pairs, rng):
     graph = Graph.from_points(points, n_neighbors=7)
     loss = DiffusionEMDLoss(graph, points=points, max_scale=5)
     moved = torch.tensor(points + 0.5 * rng.normal(size=points.shape))

@@ -26,7 +26,7 @@ def test_the_lanczos_bound_holds_and_helps(n_points):
 
 
 @pytest.mark.parametrize("anisotropy", [0.0, 0.5, 1.0])
-def test_anisotropic_normalisation(affinity, graph, anisotropy):
+def test_anisotropic_normalization(affinity, graph, anisotropy):
     loops = affinity + np.diag(affinity.sum(axis=1) == 0)
     q = loops.sum(axis=1)
     normed = loops * (q[:, None] * q[None, :]) ** -anisotropy

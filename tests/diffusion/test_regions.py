@@ -100,13 +100,13 @@ def test_cells_of_random_weights_are_those_of_brute_force(seed, levels, share):
     np.testing.assert_array_equal(regions.labels, labels)
 
 
-def test_every_cell_holds_its_centre_and_keeps_to_one_component(graph):
+def test_every_cell_holds_its_center_and_keeps_to_one_component(graph):
     operator = DiffusionOperator.from_graph(graph)
     for regions in nested_regions(operator, [1, 3, 10, 10**6], np.random.default_rng(0)):
         assert_a_partition_within_components(operator, regions)
 
 
-def test_fewer_centres_are_among_more():
+def test_fewer_centers_are_among_more():
     counts = [40, 5, 17, 120, 1]
     partitions = regions_of(cloud(), counts)
     assert [regions.count for regions in partitions] == counts
@@ -131,7 +131,7 @@ def test_as_many_cells_as_points_is_every_point_its_own(graph):
     np.testing.assert_array_equal(regions.centers[regions.labels], np.arange(graph.n_points))
 
 
-def test_centres_spread_evenly():
+def test_centers_spread_evenly():
     """On a row of 1,000 points no region of 50 is much larger than its share."""
     (regions,) = regions_of(Graph.from_grid((1000,)), [50])
     assert np.bincount(regions.labels).max() <= 4 * 1000 / 50

@@ -23,7 +23,7 @@ def decaying(n_rows, n_columns, decay, seed=0):
 def kahan(n=60, angle=1.2):
     """The classical matrix on which pivoting picks poor columns."""
     upper = np.eye(n) - np.cos(angle) * np.triu(np.ones((n, n)), 1)
-    # The factor breaks the ties of the pivots in favour of the given order.
+    # The factor breaks the ties of the pivots in favor of the given order.
     return np.sin(angle) ** np.arange(n)[:, None] * upper * (1 - 1e-9 * np.arange(n))
 
 
@@ -72,7 +72,7 @@ def rounding(matrix):
 
 
 @pytest.mark.parametrize("rank", [1, 5, 20])
-def test_the_error_obeys_the_bound_of_a_strong_rank_revealing_factorisation(matrix, rank):
+def test_the_error_obeys_the_bound_of_a_strong_rank_revealing_factorization(matrix, rank):
     scale = np.abs(matrix).max()
     values = np.append(np.linalg.svd(matrix / scale, compute_uv=False) * scale, 0)
     skeleton = cut_skeleton(matrix, rank)

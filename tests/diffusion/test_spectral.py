@@ -71,7 +71,7 @@ def deflated(operator):
     return operator.symmetric.toarray() - top @ top.T
 
 
-def factorise(operator, first, rank, *, tol=1e-3, last=LAST, seed=0, **options):
+def factorize(operator, first, rank, *, tol=1e-3, last=LAST, seed=0, **options):
     return spectral_factors(operator, first, rank, tol=tol, rng=np.random.default_rng(seed), last=last, **options)
 
 
@@ -142,7 +142,7 @@ def test_ritz_values_never_exceed_the_eigenvalues(manifold):
 def test_every_power_is_within_its_bound_and_the_bound_within_tol(manifold, first, tol):
     operator, values, vectors = manifold
     rank = int((np.abs(values) > threshold(first, tol / 30)).sum())
-    factors = factorise(operator, first, rank, tol=tol)
+    factors = factorize(operator, first, rank, tol=tol)
     assert_within_bounds((values, vectors), factors, tol, first)
     # The basis is not much larger than needed.
     assert factors[0].rank <= np.count_nonzero(np.abs(values) > threshold(first, tol / 100))
@@ -151,7 +151,7 @@ def test_every_power_is_within_its_bound_and_the_bound_within_tol(manifold, firs
 @pytest.mark.parametrize(("first", "tol"), [(0, 1e-3), (1, 1e-1), (3, 1e-6), (5, 1e-2)])
 def test_every_power_of_a_hostile_graph_is_within_its_bound(graph, first, tol):
     operator = DiffusionOperator.from_graph(graph)
-    factors = factorise(operator, first, operator.n_points, tol=tol)
+    factors = factorize(operator, first, operator.n_points, tol=tol)
     assert_within_bounds(np.linalg.eigh(deflated(operator)), factors, tol, first)
 
 
@@ -166,7 +166,7 @@ def test_no_draw_and_no_guess_of_the_rank_breaks_the_bound(seed, first, rank, to
     rng = np.random.default_rng(seed)
     affinity = np.exp(-rng.exponential(rng.uniform(1, 30), size=(25, 25)))
     operator = DiffusionOperator.from_graph(Graph.from_affinity(affinity + affinity.T))
-    factors = factorise(operator, first, rank, tol=tol, seed=seed)
+    factors = factorize(operator, first, rank, tol=tol, seed=seed)
     if factors is not None:
         assert_within_bounds(np.linalg.eigh(deflated(operator)), factors, tol, first)
 
@@ -200,7 +200,7 @@ def test_the_bound_on_powers_holds_for_any_vectors(seed, repeats, tilt, shift):
 
 def test_a_guess_that_is_too_small_grows(manifold, widths):
     operator, values, vectors = manifold
-    factors = factorise(operator, 4, 3, tol=1e-4)
+    factors = factorize(operator, 4, 3, tol=1e-4)
     assert_within_bounds((values, vectors), factors, 1e-4, 4)
     assert widths[0] < 20
     assert widths[-1] >= factors[0].rank
@@ -214,11 +214,11 @@ def test_a_guess_that_is_nearly_right_is_enough():
     for tol in (1e-3, 1e-5, 1e-6):
         rank = int((np.abs(eigenpairs[0]) > threshold(4, tol / 30)).sum())
         for guess in (int(0.85 * rank), int(1.1 * rank)):
-            assert_within_bounds(eigenpairs, factorise(operator, 4, guess, tol=tol), tol, 4)
+            assert_within_bounds(eigenpairs, factorize(operator, 4, guess, tol=tol), tol, 4)
 
 
 def test_the_rank_falls_with_the_scale(manifold):
-    ranks = [factor.rank for factor in factorise(manifold[0], 4, 200)]
+    ranks = [factor.rank for factor in factorize(manifold[0], 4, 200)]
     assert ranks == sorted(ranks, reverse=True)
     assert ranks[0] > 5 * ranks[-1]
 
@@ -228,13 +228,13 @@ def test_the_rank_falls_with_the_scale(manifold):
 
 def test_a_rank_beyond_the_limit_is_told_before_any_product(widths):
     operator = DiffusionOperator.from_graph(Graph.from_grid((36, 36)))
-    assert factorise(operator, 2, 600, most=100, tol=1e-2) is None
+    assert factorize(operator, 2, 600, most=100, tol=1e-2) is None
     assert widths == []
 
 
 def test_a_limit_that_is_too_small_is_told_after_a_few_blocks(widths):
     operator = DiffusionOperator.from_graph(Graph.from_grid((36, 36)))
-    assert factorise(operator, 4, 3, most=60) is None
+    assert factorize(operator, 4, 3, most=60) is None
     assert max(widths) <= 60
     assert len(widths) <= 4
 
@@ -242,14 +242,14 @@ def test_a_limit_that_is_too_small_is_told_after_a_few_blocks(widths):
 def test_thousands_of_eigenvalues_near_one_do_not_hang_it(widths):
     operator = DiffusionOperator.from_graph(weakly_chained_pairs())
     assert operator.n_components == 1
-    assert factorise(operator, 12, 10, most=300) is None
+    assert factorize(operator, 12, 10, most=300) is None
     assert sum(widths) <= 600
 
 
 def test_thousands_of_tiny_components_cost_no_rank(widths):
     affinity = sp.kron(sp.eye(2000), np.array([[1.0, 0.5], [0.5, 1.0]]))
     operator = DiffusionOperator.from_graph(Graph.from_affinity(affinity))
-    factors = factorise(operator, 6, 0)
+    factors = factorize(operator, 6, 0)
     assert [factor.rank for factor in factors] == [0] * (LAST - 5)
     assert sum(widths) <= 32
 
@@ -258,7 +258,7 @@ def test_thousands_of_tiny_components_cost_no_rank(widths):
 def test_nothing_but_top_eigenvectors_is_rank_zero(n_points):
     for affinity in (sp.eye(n_points), np.ones((n_points, n_points))):
         operator = DiffusionOperator.from_graph(Graph.from_affinity(affinity))
-        for factor in factorise(operator, 2, 0):
+        for factor in factorize(operator, 2, 0):
             assert factor.rank == 0
             assert factor.basis.shape == (n_points, 0)
             assert factor.core.shape == (0, 0)
@@ -271,7 +271,7 @@ def test_an_eigenvalue_of_minus_one_is_kept_on_small_graphs():
     operator = DiffusionOperator.from_graph(Graph.from_affinity(cycle, lazy=False))
     eigenpairs = np.linalg.eigh(deflated(operator))
     for guess in (0, 30, 150):
-        factors = factorise(operator, 6, guess)
+        factors = factorize(operator, 6, guess)
         assert_within_bounds(eigenpairs, factors, 1e-3, 6)
         assert np.abs(factors[-1].core).max() == pytest.approx(1)
 
@@ -282,18 +282,18 @@ def test_an_eigenvalue_of_minus_one_is_told_on_large_graphs(widths):
     steps = sp.diags_array([ones[:-1], ones[:-1], [1.0], [1.0]], offsets=[-1, 1, n_points - 1, 1 - n_points])
     operator = DiffusionOperator.from_graph(Graph.from_affinity(sp.csr_array(steps), lazy=False))
     assert operator.lowest == -1
-    assert factorise(operator, 6, 100) is None
+    assert factorize(operator, 6, 100) is None
     assert widths == []
 
 
 def test_a_tolerance_below_rounding_is_told():
     for n_points in (300, 1200):
-        assert factorise(DiffusionOperator.from_graph(ring(n_points)), 6, 60, tol=1e-14, last=24) is None
+        assert factorize(DiffusionOperator.from_graph(ring(n_points)), 6, 60, tol=1e-14, last=24) is None
 
 
 def test_passes_are_counted(monkeypatch, widths):
     monkeypatch.setattr(lowrank, "PASSES", 3)
-    assert factorise(DiffusionOperator.from_graph(ring(1200)), 4, 3) is None
+    assert factorize(DiffusionOperator.from_graph(ring(1200)), 4, 3) is None
     assert len(widths) == 3
 
 
@@ -310,7 +310,7 @@ def test_an_error_of_one_bounds_nothing_further():
 @pytest.mark.parametrize("tol", [1e-3, 1e-6])
 def test_same_seed_same_bits_whatever_the_threads(tol):
     operator = DiffusionOperator.from_graph(Graph.from_grid((30, 37)))
-    first, *others = (factorise(operator, 5, 40, tol=tol, n_threads=threads) for threads in (1, 1, 2, 5))
+    first, *others = (factorize(operator, 5, 40, tol=tol, n_threads=threads) for threads in (1, 1, 2, 5))
     for other in others:
         for one, two in zip(first, other, strict=True):
             np.testing.assert_array_equal(one.basis, two.basis)
@@ -320,7 +320,7 @@ def test_same_seed_same_bits_whatever_the_threads(tol):
 
 def test_other_seed_other_block_same_power():
     operator = DiffusionOperator.from_graph(Graph.from_grid((30, 37)))
-    first, second = (factorise(operator, 5, 90, seed=seed)[0] for seed in (0, 1))
+    first, second = (factorize(operator, 5, 90, seed=seed)[0] for seed in (0, 1))
     assert not np.array_equal(first.basis, second.basis)
     difference = first.basis @ first.core @ first.basis.T - second.basis @ second.core @ second.basis.T
     assert np.linalg.norm(difference, 2) <= first.bound + second.bound

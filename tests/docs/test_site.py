@@ -26,12 +26,9 @@ def text_of(html):
 
 def test_every_public_name_is_in_one_table_of_the_reference(docs_module):
     public_names = docs_module("public_names")
-    listed = []
-    for page in (DOCS / "reference").glob("*.md"):
-        for table in re.findall(r"\.\. autosummary::\n((?: {3}.*\n|\n)+)", page.read_text(encoding="utf-8")):
-            listed += [
-                "heatmover." + line for line in table.split() if not line.startswith(":") and line != "generated"
-            ]
+    names_of = docs_module("name_index").names_of
+    pages = [page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md")]
+    listed = ["heatmover." + name for page in pages for name in names_of(page)]
     assert len(public_names.own_pages()) > 100
     assert {name for name in listed if listed.count(name) > 1} == set()
     assert set(public_names.own_pages()) - set(listed) == set()
@@ -53,6 +50,7 @@ def test_every_public_module_has_a_page(docs_module):
         ("Graph.from_points", "heatmover.Graph.from_points"),
         ("pairwise_distances", "heatmover.pairwise_distances"),
         ("permanova(...)", "heatmover.statistics.permanova"),
+        ("hm.baselines.exact_emd", "heatmover.transport.baselines.exact_emd"),
         ("np.ndarray", "numpy.ndarray"),
         ("AnnData", "anndata.AnnData"),
         # Words that are a function's name too, and things that are no names.
@@ -183,15 +181,73 @@ def search_for_a_name(site, program):
     return found, failed
 
 
-def test_pages_can_be_read_on_a_phone_without_a_network(check, site, program, tmp_path):
-    too_wide = tmp_path / "wide.html"
-    too_wide.write_text(
-        '<html><body><article><img src="gone.png"><p style="width: 600px">'
-        r"$\frac{1}{2}$</p></article></body></html>",
-        encoding="utf-8",
-    )
+FAULTY = r"""<html><head><style>
+.hidden { width: 100px; overflow: hidden; white-space: nowrap }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } }
+@media (min-width: 1000px) { .wide { width: 600px } }
+</style></head><body><article>
+<img src="gone.png"><p class="wide" style="width: 600px">$\frac{1}{2}$</p>
+<p class="hidden">a line that is longer than its box</p><p style="color: #aaa; background: #fff">faint</p>
+</article></body></html>"""
+
+
+def test_a_folded_table_is_printed(site, program, tmp_path):
+    style = (site / "_static" / "heatmover.css").as_uri()
+    page = tmp_path / "folded.html"
+    folded = "<details><summary>Numbers</summary><p>17</p></details>"
+    page.write_text(f'<link rel="stylesheet" href="{style}"><article>{folded}</article>', encoding="utf-8")
+    assert apart(visible_by_medium, page, program) == {"screen": False, "print": True}
+
+
+def visible_by_medium(page, program):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_context(offline=True).new_page()
+        tab.goto(page.as_uri())
+        seen = {}
+        for medium in ("screen", "print"):
+            tab.emulate_media(media=medium)
+            seen[medium] = tab.locator("details p").evaluate("(one) => one.checkVisibility()")
+        browser.close()
+    return seen
+
+
+def test_pages_can_be_read_on_a_phone_and_a_desk_in_light_and_dark_without_a_network(check, site, program, tmp_path):
+    faulty = tmp_path / "faulty.html"
+    faulty.write_text(FAULTY, encoding="utf-8")
     pages = [site / "formulas.html", site / "names.html", site / "reference/generated/heatmover.DiffusionEMD.html"]
-    problems = apart(lambda: list(check.in_browser([*pages, too_wide], program)))
+    problems = apart(lambda: list(check.in_browser([*pages, faulty], program)))
     # The last page has every fault, so that the check is seen to find them.
-    assert {problem.partition(": ")[0] for problem in problems} == {"wide.html"}
-    assert all(any(word in problem for problem in problems) for word in ("gone.png", "pixels wide", "shows TeX"))
+    assert {problem.partition(": ")[0] for problem in problems} == {"faulty.html"}
+    for words in ("gone.png", "shows TeX", "on a phone, 6", "on a phone, clipped", "on a desk, clipped"):
+        assert any(words in problem for problem in problems), words
+    for words in ("light, rgb(170, 170, 170) on", "dark, rgb(170, 170, 170) on", "dark, a picture on"):
+        assert any(words in problem for problem in problems), words
+    assert not any(words in problem for problem in problems for words in ("on a desk, 6", "light, a picture on"))
+
+
+def test_the_index_of_the_reference_has_every_name_once(docs_module):
+    name_index = docs_module("name_index")
+    folder = DOCS / "reference"
+    text = name_index.filled((folder / "index.md").read_text(encoding="utf-8"), folder)
+    names = ["heatmover." + name for name in name_index.names_of(text)]
+    assert len(names) == len(set(names))
+    assert set(docs_module("public_names").own_pages()) - set(names) == set()
+    assert "### [Graph](graph.md)" in text
+
+
+def test_next_comes_to_the_decisions_last(check, tmp_path):
+    order = ["index", "howto/one", "decisions/index", "decisions/0001"]
+    for name, following in zip(order, [*order[1:], None], strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        up = "../" * name.count("/")
+        link = f'<link rel="next" href="{up}{following}.html">' if following else ""
+        (tmp_path / f"{name}.html").write_text(f"<html><head>{link}</head></html>", encoding="utf-8")
+    assert list(check.decisions_on_the_way(check.read_site(tmp_path), tmp_path)) == []
+    (tmp_path / "decisions/0001.html").write_text('<link rel="next" href="../last.html">', encoding="utf-8")
+    (tmp_path / "last.html").write_text("<p>the end</p>", encoding="utf-8")
+    assert list(check.decisions_on_the_way(check.read_site(tmp_path), tmp_path)) == [
+        "last.html: comes after the decisions"
+    ]

@@ -169,7 +169,7 @@ def test_another_seed_gives_other_cells_and_nearly_the_same_distances(cloud, row
     assert np.median(relative_errors(*distances)) < 0.02
 
 
-def test_names_of_features_are_those_of_the_centres(cloud, rows):
+def test_names_of_features_are_those_of_the_centers(cloud, rows):
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=[f"cell{i}" for i in range(N_POINTS)])
@@ -211,7 +211,7 @@ def test_a_large_embedding_becomes_compact_by_itself_and_says_so(cloud, rows, mo
     monkeypatch.setattr(preparation, "LARGEST_EMBEDDING", 1000)
     model = hm.DiffusionEMD(cloud, method=method, max_scale=9)
     with pytest.warns(
-        EmbeddingWarning, match=r"made compact, [\d,]+ features \(compress=0.1\). In Python, compress chooses otherwise"
+        EmbeddingWarning, match=r"compressed to [\d,]+ features \(compress=0.1\). In Python, set compress"
     ):
         embedding = model.fit_transform(rows)
     assert model.compress_ == preparation.DEFAULT_DELTA
@@ -229,7 +229,7 @@ def test_what_was_asked_for_is_done_without_a_warning(cloud, rows, monkeypatch, 
         warnings.simplefilter("error")
         model = hm.DiffusionEMD(cloud, max_scale=3, compress=compress).fit(rows)
     assert (model.compress_ is None) == (compress is False)
-    assert model.compress_reason_ == "as asked for"
+    assert model.compress_reason_ == "as requested"
 
 
 # --- hostile graphs and measures ----------------------------------------------------------------------------------
@@ -483,18 +483,18 @@ def test_the_text_of_a_fitted_model_tells_what_was_chosen_and_why(cloud, rows):
     assert lines[-3:] == [
         f"  method: {model.method_} ({model.method_reason_})",
         f"  max_scale: {model.max_scale_} ({model.max_scale_reason_})",
-        f"  embedding: compact, {model.n_regions_.sum():,} features (as asked for)",
+        f"  embedding: compact, {model.n_regions_.sum():,} features (as requested)",
     ]
     full = repr(hm.DiffusionEMD(cloud, method="exact", max_scale=3).fit(rows))
-    assert "method: exact (as asked for)" in full
-    assert "max_scale: 3 (as asked for)" in full
+    assert "method: exact (as requested)" in full
+    assert "max_scale: 3 (as requested)" in full
     assert "embedding: full, 2,000 features (the full embedding of 14 measures takes" in full
 
 
 def test_auto_chooses_a_basis_for_many_measures_and_large_scales(cloud):
     model = hm.DiffusionEMD(cloud, max_scale=16).fit()
     assert model.method_ == "spectral"
-    assert "eigenvectors, which costs" in model.method_reason_
+    assert "eigenvectors, at " in model.method_reason_
     assert (model.error_bound_ <= model.tol).all()
     assert hm.DiffusionEMD(cloud, max_scale=4).fit().method_ == "chebyshev"
 
@@ -505,7 +505,7 @@ def test_auto_finds_the_scale_of_slow_graphs_with_a_basis():
     model = hm.DiffusionEMD(graph).fit()
     assert model.max_scale_ > 11
     assert model.method_ == "spectral"
-    assert f"to 2^{model.max_scale_} steps come from" in model.method_reason_
+    assert f"to 2^{model.max_scale_} steps are computed from" in model.method_reason_
     plain = hm.DiffusionEMD(graph, method="chebyshev").fit()
     assert plain.max_scale_ == model.max_scale_
     np.testing.assert_allclose(model.decay_, plain.decay_, atol=0.01)

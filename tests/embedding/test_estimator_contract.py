@@ -4,7 +4,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from heatmover.embedding.estimator import DiffusionEMD
 
-# A measure without mass cannot be normalised: heatmover refuses it.
+# A measure without mass cannot be normalized: heatmover refuses it.
 EMPTY_ROW = "the check's table has a row of zeros, which is no measure and is refused"
 
 # Checks that fail by design, each with its reason.

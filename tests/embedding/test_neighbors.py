@@ -43,7 +43,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n_rows", "n_features"), [(2, 1), (50, 3), (130, 1500), (500, 2)])
-def test_neighbours_within_one_embedding(n_rows, n_features, dtype):
+def test_neighbors_within_one_embedding(n_rows, n_features, dtype):
     rows = random_rows(n_rows, n_features, dtype)
     for k in {1, min(7, n_rows - 1), n_rows - 1}:
         assert_same(nearest(rows, k), brute_force(rows, k))
@@ -51,7 +51,7 @@ def test_neighbours_within_one_embedding(n_rows, n_features, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n_rows", "n_others"), [(1, 1), (1, 300), (300, 1), (60, 130)])
-def test_neighbours_in_another_embedding(n_rows, n_others, dtype):
+def test_neighbors_in_another_embedding(n_rows, n_others, dtype):
     rows, others = random_rows(n_rows, 20, dtype), random_rows(n_others, 20, dtype, seed=1)
     for k in {1, min(5, n_others), n_others}:
         assert_same(nearest(rows, k, others), brute_force(rows, k, others))
@@ -74,7 +74,7 @@ def test_ties_across_tiles_go_to_the_smaller_index():
         assert_same(nearest(rows, 90, n_jobs=n_jobs), brute_force(rows, 90))
 
 
-def test_a_duplicate_is_a_neighbour_and_the_row_itself_is_not():
+def test_a_duplicate_is_a_neighbor_and_the_row_itself_is_not():
     rows = np.array([[5.0, 5.0], [0.0, 0.0], [5.0, 5.0], [5.0, 5.0]])
     distances, indices = nearest(rows, k=2)
     np.testing.assert_array_equal(distances, [[0, 0], [10, 10], [0, 0], [0, 0]])
@@ -115,8 +115,8 @@ def test_the_matrix_of_all_distances_is_never_held():
         (0, None, "k to be a whole number of at least 1, found 0"),
         (2.0, None, "k to be a whole number"),
         (True, None, "k to be a whole number"),
-        (4, None, "k of at most 3, found k=4 with 4 rows in embedding; a row is not its own neighbour"),
-        (3, np.zeros((2, 6)), "k of at most 2, found k=3 with 2 rows in other"),
+        (4, None, "k of at most 3, found 4; a row is not its own neighbor"),
+        (3, np.zeros((2, 6)), "k of at most 2, found 3; other has no more rows"),
         (1, np.zeros((2, 5)), "as many columns as embedding, 6, found 5"),
         (1, [1.0], "other to be a 2-d array"),
         (1, [[np.nan] * 6], "other without NaN"),

@@ -88,7 +88,7 @@ def test_any_magnitudes(data):
 
 
 @pytest.mark.parametrize("power", [-40, -12, 0, 12, 34])
-def test_a_common_factor_changes_no_neighbour(power):
+def test_a_common_factor_changes_no_neighbor(power):
     rows = (smooth_rows(60) * 10.0**power).astype(np.float32)
     assert_found(rows, 3)
 

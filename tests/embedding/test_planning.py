@@ -89,8 +89,8 @@ def test_large_scales_are_worth_a_basis(operator, built):
     assert plan.method == "spectral"
     assert [factor.scale for factor in factors] == list(range(plan.first, 17))
     assert all(factor.bound <= 1e-3 for factor in factors)
-    assert f"2^{plan.first} to 2^16 steps come from {factors[0].rank} eigenvectors, which costs" in plan.reason
-    assert "% of polynomials alone for 1,000 measures" in plan.reason
+    assert f"2^{plan.first} to 2^16 steps are computed from {factors[0].rank} eigenvectors, at " in plan.reason
+    assert "% of the cost of polynomials alone for 1,000 measures" in plan.reason
     assert built == [plan.first]
 
 
@@ -106,7 +106,7 @@ def test_the_more_measures_the_smaller_the_scale_where_a_basis_pays(grid):
 
 def test_the_share_of_the_cost_is_below_what_is_worthwhile(grid):
     plan = plan_diffusion(workload(grid), 14)
-    share = float(plan.reason.split("which costs ")[1].split("%")[0]) / 100
+    share = float(plan.reason.split("eigenvectors, at ")[1].split("%")[0]) / 100
     assert 0 < share <= preparation.WORTHWHILE
 
 
@@ -114,7 +114,7 @@ def test_too_large_a_rank_is_told(grid, monkeypatch, built):
     monkeypatch.setattr(preparation, "MOST_VECTORS", 9)
     plan = plan_diffusion(workload(grid), 6)
     assert plan.factors is None
-    assert plan.reason.endswith("the operator's powers have too large a rank for a basis")
+    assert plan.reason.endswith("the rank of the operator's powers is too large for a basis")
     assert built == []
 
 
@@ -125,7 +125,7 @@ def test_too_large_a_rank_is_told(grid, monkeypatch, built):
 def test_a_method_without_basis_is_respected(grid, built, method):
     plan = plan_diffusion(workload(grid, method, 10**6), 16)
     assert plan.factors is None
-    assert (plan.method, plan.reason) == (method, "as asked for")
+    assert (plan.method, plan.reason) == (method, "as requested")
     assert plan.first > 30
     assert built == []
 
@@ -137,8 +137,8 @@ def test_a_basis_that_was_asked_for_is_built_whatever_it_costs(operator, method,
     factors = plan.factors
     assert plan.method == method
     assert factors[-1].scale == max_scale
-    assert plan.reason.startswith("as asked for; 2^")
-    assert plan.reason.endswith(f"2^{max_scale} steps come from {factors[0].rank} {vectors}")
+    assert plan.reason.startswith("as requested; 2^")
+    assert plan.reason.endswith(f"2^{max_scale} steps are computed from {factors[0].rank} {vectors}")
 
 
 @pytest.mark.parametrize("method", ["spectral", "interpolative"])
@@ -156,7 +156,7 @@ def test_ranks_of_one_and_of_n(affinity, method):
     """Beside the known eigenvectors there is nothing: a basis without vectors."""
     plan = plan_diffusion(workload(DiffusionOperator.from_graph(Graph.from_affinity(affinity)), method), 10)
     assert plan.factors[0].rank == 0
-    assert "come from 0" in plan.reason
+    assert "computed from 0" in plan.reason
 
 
 @pytest.mark.parametrize("method", ["auto", "spectral", "interpolative"])
@@ -187,7 +187,7 @@ def test_where_no_basis_is_found_polynomials_take_over_and_say_so(grid, monkeypa
         plan = plan_diffusion(work, max_scale, plan)
         assert plan.factors is None
         assert plan.method == "chebyshev"
-        assert plan.reason == f"no basis of up to 2,000 vectors reaches tol at 2^{firsts[0]} steps or somewhat later"
+        assert plan.reason == f"no basis of up to 2,000 vectors reaches tol at 2^{firsts[0]} steps or the next scales"
     # Three scales were tried, once.
     assert firsts == [firsts[0], firsts[0] + 1, firsts[0] + 2]
 
@@ -226,7 +226,7 @@ def test_a_basis_for_coarser_scales_serves_finer_ones(operator, built, method):
     plan = plan_diffusion(work, 11, coarse)
     assert plan.factors is coarse.factors
     assert plan.method == ("spectral" if method == "auto" else method)
-    assert f"2^{plan.first} to 2^11 steps come from {plan.factors[0].rank}" in plan.reason
+    assert f"2^{plan.first} to 2^11 steps are computed from {plan.factors[0].rank}" in plan.reason
     assert len(built) == 1
 
 
@@ -236,10 +236,7 @@ def test_scales_below_the_basis_do_without_it(operator, built):
     plan = plan_diffusion(work, coarse.first - 1, coarse)
     assert plan.factors is None
     assert plan.method == "chebyshev"
-    assert plan.reason == f"two points mix before the basis takes over at 2^{coarse.first}"
-    again = plan_diffusion(work, 18, plan)
-    assert again.factors is coarse.factors
-    assert again.method == "spectral"
+    assert plan.reason == f"max_scale is below {coarse.first}, the first scale at which a basis is accurate enough"
     assert len(built) == 1
 
 
@@ -250,7 +247,7 @@ def test_a_basis_that_only_the_search_needed_says_so(grid):
     assert coarse.factors is not None
     plan = plan_diffusion(work, coarse.first, coarse)
     assert plan.factors is not None
-    assert plan.reason.endswith("eigenvectors, which the search for max_scale needed")
+    assert plan.reason.endswith("eigenvectors, already computed to choose max_scale")
 
 
 def test_a_finer_scale_than_before_has_its_own_reason(grid, built):
@@ -260,15 +257,6 @@ def test_a_finer_scale_than_before_has_its_own_reason(grid, built):
         assert plan.factors is None
         assert plan.reason.startswith(f"polynomials of degree {degree(grid, max_scale)} reach 2^{max_scale} steps")
     assert built == []
-
-
-def test_a_coarser_scale_than_before_is_decided_anew(grid):
-    work = workload(grid)
-    first = plan_diffusion(work, 5)
-    assert first.factors is None
-    second = plan_diffusion(work, 12, first)
-    assert second.factors[-1].scale == 12
-    assert plan_diffusion(work, 16, second).factors[-1].scale == 16
 
 
 def test_a_plan_is_a_value(grid):

@@ -37,23 +37,23 @@ def counts(operator, scales, delta, states=None):
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
 def test_what_was_asked_for_counts(shape):
     never = choose_compression(False, shape, 4)
-    assert (never.delta, never.reason, never.by_itself) == (None, "as asked for", False)
+    assert (never.delta, never.reason, never.by_itself) == (None, "as requested", False)
     wanted = choose_compression(1e-3, shape, 4)
-    assert (wanted.delta, wanted.reason, wanted.by_itself) == (1e-3, "as asked for", False)
+    assert (wanted.delta, wanted.reason, wanted.by_itself) == (1e-3, "as requested", False)
 
 
 def test_a_small_embedding_stays_full():
     choice = choose_compression(None, SMALL, 4)
     assert choice.delta is None
     assert not choice.by_itself
-    assert choice.reason == "the full embedding of 1,024 measures takes 0.13 GB, at most 2.1 GB"
+    assert choice.reason == "the full embedding of 1,024 measures takes 0.13 GB, within the limit of 2.1 GB"
 
 
 def test_a_large_embedding_becomes_compact_by_itself():
     choice = choose_compression(None, LARGE, 4)
     assert choice.delta == DEFAULT_DELTA
     assert choice.by_itself
-    assert choice.reason == "the full embedding of 262,144 measures would take 34 GB, more than 2.1 GB"
+    assert choice.reason == "the full embedding of 262,144 measures would take 34 GB, above the limit of 2.1 GB"
 
 
 def test_the_limit_itself_is_still_full():
@@ -122,7 +122,7 @@ def test_the_fewest_cells_are_one_number(monkeypatch):
     assert counts(operator, range(3, 5), 0.1) == [40] * 2
 
 
-def test_cells_of_coarser_scales_are_around_centres_of_finer_ones():
+def test_cells_of_coarser_scales_are_around_centers_of_finer_ones():
     operator = DiffusionOperator.from_graph(Graph.from_grid((40, 40)))
     regions = regions_of_scales(operator, states_of(operator), range(1, 9), 1e-3, np.random.default_rng(0))
     for fine, coarse in pairwise(regions):

@@ -124,7 +124,7 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not fitted"):
         hm.DiffusionEMD().save(tmp_path / "it")
     model = hm.DiffusionEMD(hm.Graph.from_grid((9,))).fit()
-    with pytest.raises(InvalidInputError, match="fit it again"):
+    with pytest.raises(InvalidInputError, match="fit the model again"):
         model.set_params(graph=hm.Graph.from_grid((9,))).save(tmp_path / "it")
     model = hm.DiffusionEMD(hm.Graph.from_grid((9,)), random_state=np.random.default_rng(0)).fit()
     with pytest.raises(InvalidInputError, match="a seed or None"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -57,23 +55,8 @@ def cases():
     yield "columns in memory", np.asfortranarray(points), centers
 
 
-def taking(way):
-    """Take one of the ways, whatever there is to do."""
-    return mock.patch.object(module, "FEW_VALUES", np.inf if way == "differences" else 0)
-
-
-WAYS = ["leaves", "differences"]
-
-
-@pytest.fixture(params=WAYS)
-def way(request):
-    with taking(request.param):
-        yield request.param
-
-
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize(("points", "centers"), [pytest.param(*rest, id=name) for name, *rest in cases()])
-@pytest.mark.usefixtures("way")
 def test_the_nearest_center_is_that_of_a_plain_loop(points, centers):
     indices, squares = CenterSearch(np.asarray(centers, dtype=float)).nearest(points, 1)
     np.testing.assert_array_equal(indices, brute_force(points, centers))
@@ -94,14 +77,11 @@ def test_any_points_and_centers(seed, n_centers, n_dimensions, digits, spread, o
     centers = (scale * rng.normal(size=(n_centers, n_dimensions))).round(digits) + offset
     points = centers[rng.integers(n_centers, size=50)] + rng.normal(size=(50, n_dimensions)).round(digits)
     expected = brute_force(points, centers)
-    for way in WAYS:
-        with taking(way):
-            found, squares = CenterSearch(centers).nearest(points, 1)
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9, atol=1e-9)
+    found, squares = CenterSearch(centers).nearest(points, 1)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(squares, cdist(points, centers, "sqeuclidean").min(axis=1), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.usefixtures("way")
 def test_blocks_and_threads_change_no_bit(monkeypatch):
     rng = np.random.default_rng(0)
     points, centers = rng.normal(size=(700, 4)), rng.normal(size=(300, 4))
@@ -109,29 +89,16 @@ def test_blocks_and_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 70)
     monkeypatch.setattr(module, "SQUARED", 30)
     monkeypatch.setattr(module, "PAIR_VALUES", 1)
-    monkeypatch.setattr(module, "MOST_SQUARES", 350)
     for n_threads in (1, 3):
         for a, b in zip(whole, CenterSearch(centers).nearest(points, n_threads), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.usefixtures("way")
 def test_more_ties_than_fit_at_once_are_all_compared(monkeypatch):
     monkeypatch.setattr(module, "PAIR_VALUES", 1)
     centers = np.repeat([[0.0, 0.0], [1.0, 1.0]], 200, axis=0)
     points = np.array([[0.9, 0.9], [0.1, 0.0], [0.5, 0.5], [7.0, 7.0]])
     assert CenterSearch(centers).nearest(points, 1)[0].tolist() == [200, 0, 0, 200]
-
-
-def test_leaves_once_made_serve_the_few_points_that_come_later(monkeypatch):
-    points = np.random.default_rng(0).normal(size=(20, 3))
-    search = CenterSearch(points)
-    monkeypatch.setattr(module, "FEW_VALUES", 300)
-    for count, made in ((4, False), (20, True), (4, True)):
-        assert search.nearest(points[:count], 1)[0].tolist() == list(range(count))
-        assert ("_leaves" in search.__dict__) == made
-    assert "_leaves" in CenterSearch.for_many(points, 6).__dict__
-    assert "_leaves" not in CenterSearch.for_many(points, 5).__dict__
 
 
 def test_remote_centers_cast_doubt_on_few_points():

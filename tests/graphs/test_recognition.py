@@ -1,4 +1,4 @@
-"""Distances given as affinities are recognised, and no affinity is taken for distances."""
+"""Distances given as affinities are recognized, and no affinity is taken for distances."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def euclidean(places):
 
 
 def neighbor_distances(places, count=8):
-    """Distances to the nearest neighbours, as a sparse matrix that is not symmetric."""
+    """Distances to the nearest neighbors, as a sparse matrix that is not symmetric."""
     distances = euclidean(places)
     nearest = np.argsort(distances, axis=1)[:, 1 : count + 1]
     rows = np.repeat(np.arange(len(places)), count)
@@ -68,8 +68,8 @@ DISTANCES = {
     "in metres": 1e6 * euclidean(points()),
     "shortest paths": shortest_path(both_ways(neighbor_distances(points())), directed=False),
     "hops": shortest_path(both_ways(neighbor_distances(points())), directed=False, unweighted=True),
-    "neighbours": both_ways(neighbor_distances(points())),
-    "neighbours of 40": both_ways(neighbor_distances(points(40, 2), 6)),
+    "neighbors": both_ways(neighbor_distances(points())),
+    "neighbors of 40": both_ways(neighbor_distances(points(40, 2), 6)),
     "within a radius": sp.csr_array(np.where(euclidean(points()) < 1.2, euclidean(points()), 0)),
 }
 
@@ -82,11 +82,11 @@ AFFINITIES = {
     "inverse": hollow(1 / (1 + euclidean(points()))),
     "largest distance minus distance": hollow(euclidean(points()).max() - euclidean(points())),
     "correlation": hollow((1 + np.corrcoef(points(60, 30))) / 2),
-    "neighbours, gaussian": hollow(Graph.from_points(points(), 8).affinity),
-    "neighbours, adaptive": hollow(Graph.from_points(points(90, 20), 8, kernel="adaptive").affinity),
+    "neighbors, gaussian": hollow(Graph.from_points(points(), 8).affinity),
+    "neighbors, adaptive": hollow(Graph.from_points(points(90, 20), 8, kernel="adaptive").affinity),
     "divided by roots of sums": divided_by_roots_of_sums(hollow(Graph.from_points(points(120, 50), 8).affinity)),
     "four steps": walked(points(120, 50)),
-    "shared neighbours": hollow(
+    "shared neighbors": hollow(
         (both_ways(neighbor_distances(points())) > 0).astype(float)
         @ (both_ways(neighbor_distances(points())) > 0).astype(float)
     ),
@@ -100,10 +100,10 @@ AFFINITIES = {
 
 
 @pytest.mark.parametrize("matrix", DISTANCES.values(), ids=DISTANCES)
-def test_distances_are_recognised(matrix):
+def test_distances_are_recognized(matrix):
     matrix = sp.csr_array(matrix, dtype=np.float64)
     matrix.eliminate_zeros()
-    assert looks_like_distances(matrix) == "surely"
+    assert looks_like_distances(matrix) == "certainly"
     with pytest.raises(InvalidInputError, match=r"affinities, which are large .*distances.*Graph\.from_distances"):
         Graph.from_affinity(matrix)
 
@@ -116,7 +116,7 @@ def test_affinities_are_not(matrix):
     Graph.from_affinity(matrix)
 
 
-def test_one_way_distances_are_not_advised_to_be_symmetrised():
+def test_one_way_distances_are_not_advised_to_be_symmetrized():
     with pytest.raises(InvalidInputError) as caught:
         Graph.from_affinity(neighbor_distances(points()))
     assert "A.T" not in str(caught.value)
@@ -125,10 +125,10 @@ def test_one_way_distances_are_not_advised_to_be_symmetrised():
 
 
 def test_probable_distances_are_warned_of():
-    """In 50 dimensions all neighbours are about as far: any order of the values keeps the triangle inequality."""
+    """In 50 dimensions all neighbors are about as far: any order of the values keeps the triangle inequality."""
     matrix = both_ways(neighbor_distances(points(200, 50), 10))
     assert looks_like_distances(matrix) == "probably"
-    with pytest.warns(GraphWarning, match=r"as distances are; if they are, use Graph\.from_distances"):
+    with pytest.warns(GraphWarning, match=r"as distances are; if they are distances, use Graph\.from_distances"):
         Graph.from_affinity(matrix)
 
 

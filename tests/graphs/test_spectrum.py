@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from heatmover.graphs import Graph, spectrum
-from heatmover.graphs.spectrum import lanczos, normalise
+from heatmover.graphs.spectrum import lanczos, normalize
 
 
-def dense_normalisation(affinity, anisotropy):
+def dense_normalization(affinity, anisotropy):
     """S and d of the definition, with q^-a K q^-a written as matrices."""
     q = affinity.sum(axis=1)
     normed = np.diag(q**-anisotropy) @ affinity @ np.diag(q**-anisotropy)
@@ -20,15 +20,15 @@ def dense_normalisation(affinity, anisotropy):
 
 
 def with_loops_where_empty(affinity):
-    """As the operator does before it normalises."""
+    """As the operator does before it normalizes."""
     return affinity + np.diag(affinity.sum(axis=1) == 0)
 
 
 @pytest.mark.parametrize("anisotropy", [0.0, 0.5, 1.0])
-def test_normalisation_is_the_definition(affinity, anisotropy):
+def test_normalization_is_the_definition(affinity, anisotropy):
     affinity = with_loops_where_empty(affinity)
-    symmetric, degree = normalise(sp.csr_array(affinity), anisotropy)
-    expected, expected_degree = dense_normalisation(affinity, anisotropy)
+    symmetric, degree = normalize(sp.csr_array(affinity), anisotropy)
+    expected, expected_degree = dense_normalization(affinity, anisotropy)
     np.testing.assert_allclose(symmetric.toarray(), expected, rtol=1e-11)
     # A common factor of d cancels everywhere.
     np.testing.assert_allclose(degree / degree.sum(), expected_degree / expected_degree.sum(), rtol=1e-11)
@@ -37,7 +37,7 @@ def test_normalisation_is_the_definition(affinity, anisotropy):
 
 def test_spectrum_ends_at_one(affinity):
     affinity = with_loops_where_empty(affinity)
-    symmetric, degree = normalise(sp.csr_array(affinity), 1.0)
+    symmetric, degree = normalize(sp.csr_array(affinity), 1.0)
     values = np.linalg.eigvalsh(symmetric.toarray())
     assert values[-1] == pytest.approx(1, abs=1e-12)
     assert values[0] >= -1 - 1e-12
@@ -48,7 +48,7 @@ def test_spectrum_ends_at_one(affinity):
 @given(st.integers(1, 8), st.integers(0, 1000), st.sampled_from([12, 100, 250, 300]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_weights_of_any_magnitude_make_no_nan(n_points, seed, orders, anisotropy):
     upper = np.triu(10.0 ** np.random.default_rng(seed).uniform(-orders, 0, size=(n_points, n_points)))
-    symmetric, degree = normalise(sp.csr_array(upper + np.triu(upper, 1).T), anisotropy)
+    symmetric, degree = normalize(sp.csr_array(upper + np.triu(upper, 1).T), anisotropy)
     assert np.isfinite(symmetric.data).all()
     assert (degree > 0).all()
     assert np.isfinite(degree).all()
@@ -59,32 +59,32 @@ def test_weights_of_any_magnitude_make_no_nan(n_points, seed, orders, anisotropy
 
 def test_faintest_point_beside_the_strongest():
     affinity = np.array([[1e290, 1e-300, 0], [1e-300, 0, 1e-305], [0, 1e-305, 0]])
-    symmetric, degree = normalise(sp.csr_array(affinity), 1.0)
+    symmetric, degree = normalize(sp.csr_array(affinity), 1.0)
     assert np.isfinite(symmetric.toarray()).all()
     assert (degree > 0).all()
 
 
 def test_a_common_factor_changes_nothing():
     affinity = Graph.from_points(np.random.default_rng(0).normal(size=(50, 2)), 8).affinity
-    base, _ = normalise(affinity, 1.0)
+    base, _ = normalize(affinity, 1.0)
     for factor in (1e-150, 1e150):
-        np.testing.assert_allclose(normalise(affinity * factor, 1.0)[0].toarray(), base.toarray(), rtol=1e-12)
+        np.testing.assert_allclose(normalize(affinity * factor, 1.0)[0].toarray(), base.toarray(), rtol=1e-12)
 
 
 def test_affinity_is_not_changed():
     affinity = sp.csr_array(np.array([[1.0, 2.0], [2.0, 0.0]]))
-    normalise(affinity, 1.0)
+    normalize(affinity, 1.0)
     np.testing.assert_array_equal(affinity.toarray(), [[1, 2], [2, 0]])
 
 
 @pytest.fixture(scope="module")
 def ring():
-    return normalise(Graph.from_grid((60,), periodic=True).affinity, 1.0)[0]
+    return normalize(Graph.from_grid((60,), periodic=True).affinity, 1.0)[0]
 
 
 @pytest.fixture(scope="module")
 def cloud():
-    return normalise(Graph.from_points(np.random.default_rng(0).normal(size=(150, 2)), 10).affinity, 1.0)[0]
+    return normalize(Graph.from_points(np.random.default_rng(0).normal(size=(150, 2)), 10).affinity, 1.0)[0]
 
 
 def test_lanczos_with_all_steps_finds_every_eigenvalue(cloud):
@@ -163,10 +163,10 @@ def test_a_power_of_two_changes_no_bit_of_any_component(exponent):
     cloud = Graph.from_points(np.random.default_rng(0).normal(size=(50, 2)), 8).affinity.toarray()
     parts = [cloud, np.ones((3, 3))]
     component = np.repeat([0, 1], [50, 3]).astype(np.int32)
-    base, degree = normalise(sp.csr_array(block_diag(*parts)), 1.0, component)
+    base, degree = normalize(sp.csr_array(block_diag(*parts)), 1.0, component)
     for factors in ((2.0**exponent, 1.0), (1.0, 2.0**exponent), (2.0**exponent, 2.0**-exponent)):
         scaled = sp.csr_array(block_diag(*(part * factor for part, factor in zip(parts, factors, strict=True))))
-        found, other = normalise(scaled, 1.0, component)
+        found, other = normalize(scaled, 1.0, component)
         np.testing.assert_array_equal(found.toarray(), base.toarray())
         np.testing.assert_array_equal(other, degree)
 
@@ -175,7 +175,7 @@ def test_a_power_of_two_changes_no_bit_of_any_component(exponent):
 def test_a_point_tied_to_a_far_stronger_one_alone(weights):
     """The hub's own loop and one faint tie: what the formula gives in rational numbers."""
     loop, tie = weights
-    symmetric, _ = normalise(sp.csr_array(np.array([[loop, tie], [tie, 0.0]])), 1.0)
+    symmetric, _ = normalize(sp.csr_array(np.array([[loop, tie], [tie, 0.0]])), 1.0)
     # q = (loop + tie, tie), K_n = [[loop / q0^2, 1 / q0], [1 / q0, 0]].
     share = loop / (loop + tie)
     to_hub = 1 / np.sqrt(1 + share)

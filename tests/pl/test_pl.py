@@ -81,7 +81,7 @@ def test_every_kind_of_data_gives_the_same_map(request, result, data, kind):
     assert legend_of(where) == (["case (7)", "control (7)"] if kind == "result" else ["control (7)", "case (7)"])
 
 
-def test_numbers_get_a_colour_bar(samples):
+def test_numbers_get_a_color_bar(samples):
     drawn = pl.sample_map(samples, "age", ax=axes())
     assert drawn.get_legend() is None
     bar = drawn.figure.axes[1]
@@ -90,12 +90,12 @@ def test_numbers_get_a_colour_bar(samples):
     assert drawn.collections[0].get_array().tolist() == list(range(40, 54))
 
 
-def test_missing_numbers_are_grey_and_counted(samples):
+def test_missing_numbers_are_gray_and_counted(samples):
     drawn = pl.sample_map(samples, "score", ax=axes())
     assert legend_of(drawn) == ["missing (3)"]
-    grey = next(c for c in drawn.collections if len(c.get_offsets()) == 3)
-    assert tuple(grey.get_facecolor()[0]) == to_rgba(picture.MISSING)
-    np.testing.assert_allclose(grey.get_offsets(), samples.obsm["X_mds"][:3, :2])
+    gray = next(c for c in drawn.collections if len(c.get_offsets()) == 3)
+    assert tuple(gray.get_facecolor()[0]) == to_rgba(picture.MISSING)
+    np.testing.assert_allclose(gray.get_offsets(), samples.obsm["X_mds"][:3, :2])
 
 
 def test_missing_groups_come_last_in_the_legend(samples):
@@ -121,8 +121,8 @@ def test_the_diffusion_map(result, cells):
 
 def test_a_palette_of_ones_own(samples):
     drawn = pl.sample_map(samples, "condition", palette={"case": "#123456"}, ax=axes())
-    colours = [tuple(c.get_facecolor()[0]) for c in drawn.collections]
-    assert colours == [to_rgba(picture.COLORS[0]), to_rgba("#123456")]
+    colors = [tuple(c.get_facecolor()[0]) for c in drawn.collections]
+    assert colors == [to_rgba(picture.COLORS[0]), to_rgba("#123456")]
     assert pl.sample_map(samples, "age", palette="magma", ax=axes()).collections[0].get_cmap().name == "magma"
 
 
@@ -140,12 +140,12 @@ def test_many_groups_stand_beside_the_map():
     drawn = pl.sample_map(many, [f"group {i % 40}" for i in range(120)], ax=axes())
     assert len(legend_of(drawn)) == 40
     markers = {(tuple(c.get_facecolor()[0]), c.get_paths()[0].vertices.tobytes()) for c in drawn.collections}
-    assert len(markers) == 40  # colour and shape together tell them apart
+    assert len(markers) == 40  # color and shape together tell them apart
     few = pl.sample_map(many, ax=axes()).collections[0].get_sizes()
     assert few[0] < 62
-    with pytest.raises(hm.InvalidInputError, match="at most 56 groups to tell apart, found 60"):
+    with pytest.raises(hm.InvalidInputError, match="at most 56 groups with distinct colors and shapes, found 60"):
         pl.sample_map(many, [f"group {i % 60}" for i in range(120)], ax=axes())
-    with pytest.raises(hm.InvalidInputError, match="at most 56 groups to tell apart, found 60"):
+    with pytest.raises(hm.InvalidInputError, match="at most 56 groups with distinct colors and shapes, found 60"):
         pl.distance_heatmap(many, [f"group {i % 60}" for i in range(120)], ax=axes())
 
 
@@ -198,7 +198,7 @@ BAD = {
     "a slip": ("samples", "conditon", "did you mean 'condition'"),
     "a variable of cells": ("samples", "branch", "'branch' to be constant within each sample"),
     "the same from cells": ("cells", "branch", "'branch' to be constant within each sample"),
-    "a name for a comparison": ("result", "condition", "a Comparison knows no variables"),
+    "a name for a comparison": ("result", "condition", "a Comparison has no sample metadata"),
     "too few": ("result", [1, 2, 3], r"one value per sample \(14\), found 3 values"),
     "two columns": ("result", np.zeros((14, 2)), "an array of shape"),
     "a number": ("result", 3, r"one value per sample \(14\), found int"),
@@ -226,7 +226,7 @@ def test_bad_data(samples, cells, result):
         pl.sample_map(samples, basis="tsne", ax=axes())
     with pytest.raises(hm.InvalidInputError, match="basis to be one of"):
         pl.sample_map(result, basis="tsne", ax=axes())
-    with pytest.raises(hm.InvalidInputError, match="palette to be a colour map"):
+    with pytest.raises(hm.InvalidInputError, match="palette to be a color map"):
         pl.sample_map(samples, "age", palette="no such", ax=axes())
 
 
@@ -265,14 +265,14 @@ def test_the_order_of_leaves_is_the_best_of_the_tree():
     assert "strips" not in parts
 
 
-def test_groups_of_two_variables_have_different_colours(samples):
+def test_groups_of_two_variables_have_different_colors(samples):
     half = ["x", "y"] * 7
     parts = pl.distance_heatmap(samples, {"a": samples.obs["condition"], "b": half}, ax=axes())
     strips = np.asarray(parts["strips"].images[0].get_array())
     assert not {tuple(c) for c in strips[0]} & {tuple(c) for c in strips[1]}
 
 
-def test_more_groups_than_colours_still_differ_in_a_strip(samples):
+def test_more_groups_than_colors_still_differ_in_a_strip(samples):
     parts = pl.distance_heatmap(samples, {"each": [f"group {i}" for i in range(14)]}, ax=axes())
     strips = np.asarray(parts["strips"].images[0].get_array())
     assert len({tuple(c) for c in strips[0]}) == 14
@@ -355,7 +355,7 @@ def test_smoothness_is_tested_under_blocks(samples, result):
 def test_bad_variables_of_smoothness(samples, result):
     with pytest.raises(hm.InvalidInputError, match="at least one variable"):
         pl.smoothness(samples, {}, ax=axes())
-    with pytest.raises(hm.InvalidInputError, match="known of at least 3 samples, found 1"):
+    with pytest.raises(hm.InvalidInputError, match="for at least 3 samples, found 1"):
         pl.smoothness(result, {"rare": dict.fromkeys(result.names) | {"case-01": 1.0}}, ax=axes())
     with pytest.raises(hm.InvalidInputError, match="the same for all samples"):
         pl.smoothness(result, {"constant": [1] * 14}, ax=axes())
@@ -388,16 +388,16 @@ def hatched(drawn, n_samples):
     return opaque.reshape(n_samples, side, n_samples, side).any(axis=(1, 3))
 
 
-def test_pairs_that_cannot_be_told_apart_are_hatched(unsure, data):
+def test_pairs_that_are_not_distinguishable_are_hatched(unsure, data):
     n_samples = len(unsure.names)
     drawn = pl.distance_heatmap(unsure, {"condition": data.annotations["condition"]}, ax=axes())
     order = [unsure.names.index(label.get_text()) for label in drawn["heatmap"].get_yticklabels()]
-    alike = ~unsure.intervals.told_apart[np.ix_(order, order)] & ~np.eye(n_samples, dtype=bool)
+    alike = ~unsure.intervals.distinguishable[np.ix_(order, order)] & ~np.eye(n_samples, dtype=bool)
     assert 0 < alike.sum() < n_samples * (n_samples - 1)
     np.testing.assert_array_equal(hatched(drawn, n_samples), alike)
     assert drawn["heatmap"].get_xlim() == (-0.5, n_samples - 0.5)
     titles = [legend.get_title().get_text() for legend in drawn["heatmap"].get_children() if isinstance(legend, Legend)]
-    assert sorted(titles) == ["cannot be told apart", "condition"]
+    assert sorted(titles) == ["condition", "not distinguishable"]
 
 
 def test_without_intervals_nothing_is_hatched(result):
@@ -481,7 +481,7 @@ def test_a_study_knows_its_types_and_variables(data):
     assert pl.sample_map(study, "condition", ax=axes()).get_legend() is not None
     with pytest.raises(hm.InvalidInputError, match="did you mean 'condition'"):
         pl.sample_map(study, "conditon", ax=axes())
-    with pytest.raises(hm.InvalidInputError, match="the study was given, found others"):
+    with pytest.raises(hm.InvalidInputError, match="the cell types of the study, found other types"):
         pl.composition(study, branch["branch"], ax=axes())
 
 
@@ -491,7 +491,7 @@ def test_a_study_knows_its_types_and_variables(data):
         ("cells", "brunch", "did you mean 'branch'"),
         ("cells", None, "the type of each cell, found none"),
         ("cells", [1, 2], "cells to be a column of obs, found list"),
-        ("samples", "branch", "an AnnData of cells with 'branch', found one of samples"),
+        ("samples", "branch", "an AnnData of cells with 'branch', found an AnnData of samples"),
         ("result", ["a", "b"], "one type for each of the 420 points"),
         ("result", ["a"] * 420, "2 to 1,000 cell types"),
     ],
@@ -501,12 +501,12 @@ def test_bad_types(request, kind, given, message):
         pl.composition(request.getfixturevalue(kind), given, ax=axes())
 
 
-def test_more_colours_than_there_are(cells):
+def test_more_colors_than_there_are(cells):
     with pytest.raises(hm.InvalidInputError, match="most of at most 10"):
         pl.composition(cells, "branch", most=11, ax=axes())
 
 
-# Number and state
+# Abundance and state
 
 
 @pytest.fixture(scope="module")
@@ -552,7 +552,7 @@ def test_number_and_state_of_an_anndata(data):
 
 def test_without_a_contrast_there_is_nothing_to_draw(result):
     without = hm.study_comparison(result, n_permutations=9)
-    for bad, found in ((without, "a study without any"), (result, "Comparison"), (3, "int")):
+    for bad, found in ((without, "a study without it"), (result, "Comparison"), (3, "int")):
         with pytest.raises(hm.InvalidInputError, match=f"a contrast of cell types.*found {found}"):
             pl.abundance_state(bad, ax=axes())
 

@@ -39,7 +39,7 @@ def tied_points(kind, n_points, n_dimensions, rng):
     """Points with ties of every degree: counts, a lattice that rounding has shaken, rounded numbers, copies, none."""
     if kind == "counts":
         return rng.poisson(0.8, size=(n_points, n_dimensions)).astype(float)
-    if kind == "standardised":
+    if kind == "standardized":
         points = rng.integers(0, 4, size=(n_points, n_dimensions)).astype(float)
         return (points - points.mean(axis=0)) / (points.std(axis=0) + 0.1)
     if kind == "rounded":
@@ -52,7 +52,7 @@ def tied_points(kind, n_points, n_dimensions, rng):
 
 @settings(deadline=None, max_examples=500)
 @given(
-    kind=st.sampled_from(["counts", "standardised", "rounded", "copies", "continuous"]),
+    kind=st.sampled_from(["counts", "standardized", "rounded", "copies", "continuous"]),
     builder=st.sampled_from(sorted(BUILDERS)),
     n_points=st.integers(8, 60),
     n_dimensions=st.integers(1, 4),
@@ -185,7 +185,7 @@ def test_draws_from_many_cells(monkeypatch, tmp_path, cells):
     assert found[0].landmark_agreement == found[1].landmark_agreement
 
 
-def test_standardised_points_and_principal_components(cells, tmp_path):
+def test_standardized_points_and_principal_components(cells, tmp_path):
     rng = np.random.default_rng(5)
     points = rng.normal(size=(1200, 6)) * [1, 10, 0.1, 1, 1, 1] + [0, 1000, 5, 0, 0, 0]
     points[600:] = points[:600]
@@ -252,7 +252,7 @@ def test_explanations_sorted_back(cells):
         np.testing.assert_array_equal(getattr(contrast.types, name), getattr(contrast_2.types, name))
 
 
-def test_barycentres_sorted_back(cells):
+def test_barycenters_sorted_back(cells):
     frame, shuffled, order = cells
     found = []
     for cohort in (frame, shuffled):

@@ -10,10 +10,7 @@ import yaml
 # By major, or by a branch where the action's makers ask for it.
 PINNED = re.compile(r"[\w-]+/[\w-]+@(v\d+|release/v\d+|[0-9a-f]{40})")
 # The only rights beside reading, each with the job that needs it.
-RIGHTS = {
-    ("docs", "show"): {"pages": "write", "id-token": "write"},
-    ("release", "publish"): {"id-token": "write"},
-}
+RIGHTS = {("docs", "show"): {"pages": "write", "id-token": "write"}, ("release", "publish"): {"id-token": "write"}}
 
 
 def folder(root, name):

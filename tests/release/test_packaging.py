@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ REQUIRED = {
     "category": str,
     "contact": list,
 }
-OPTIONAL = {"version": str, "test_command": str, "tutorials_home": str, "publications": list, "logo": str}
+OPTIONAL = {"test_command": str, "tutorials_home": str, "publications": list, "logo": str}
 # Of the registry's vocabulary, the words that its entries of August 2026 show.
 CATEGORIES = {"scRNA-seq", "bulk RNA-seq", "Multimodal", "Imaging"}
 TAGS = {
@@ -131,14 +132,15 @@ def test_a_release_fills_the_entry(filled, entry_text):
     # What only a release knows is not guessed in the file that is kept.
     assert set(entry) - set(yaml.safe_load(entry_text)) == {"project_home", "documentation_home", "contact"}
     assert entry["project_home"] == "https://github.com/Someone/heat"
-    assert entry["documentation_home"] == "https://someone.github.io/heat/"
+    assert entry["documentation_home"] == "https://heat.readthedocs.io"
     assert entry["contact"] == ["ada"]
 
 
 def test_the_entry_is_about_this_package(entry_text, project):
     entry = yaml.safe_load(entry_text)
-    for field in ("name", "version", "license"):
+    for field in ("name", "license"):
         assert entry[field] == project[field], field
+    assert "version" not in entry  # the registry asks the index for it
     assert entry["install"] == {"pypi": project["name"]}
     assert entry["category"] == "ecosystem"
     assert entry["primary_category"] in CATEGORIES
@@ -157,3 +159,30 @@ def test_the_readme_installs_the_wheel_of_this_version(root, project):
     named = re.findall(r"heatmover-([\w.]+)-py3-none-any\.whl", (root / "README.md").read_text(encoding="utf-8"))
     assert named
     assert set(named) == {project["version"]}
+
+
+def test_a_release_fills_the_addresses_of_the_project(dist, root, project):
+    assert "urls" not in project  # none is known before
+    text = dist.fill_project((root / "pyproject.toml").read_text(encoding="utf-8"), "Someone/heat")
+    filled = tomllib.loads(text)["project"]
+    urls = filled.pop("urls")
+    assert filled == project
+    assert urls["Source"] == "https://github.com/Someone/heat"
+    assert urls["Documentation"] == "https://heat.readthedocs.io"
+    assert {"Homepage", "Issues", "Changelog"} <= set(urls)
+
+
+def test_a_copy_to_build_from_has_the_files_under_version_control(dist, root, tmp_path):
+    dist.copied(root, tmp_path, "Someone/heat")
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == dist.tracked(
+        root
+    )
+    assert "github.com/Someone/heat" in (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_read_the_docs_builds_as_make_docs_does(root):
+    settings = yaml.safe_load((root / ".readthedocs.yaml").read_text(encoding="utf-8"))
+    assert settings["version"] == 2
+    assert (root / settings["sphinx"]["configuration"]).is_file()
+    assert settings["sphinx"]["fail_on_warning"] is True
+    assert "-c constraints.txt" in settings["build"]["jobs"]["install"][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +14,7 @@ from playwright.sync_api import sync_playwright
 
 import heatmover as hm
 from heatmover.report import write_report
+from heatmover.study.cell_map import CellMap
 from heatmover.study.study import study_comparison
 
 HOSTILE_NAMES = (
@@ -104,13 +106,25 @@ def compared(n_samples=12, *, names=None, cells=30):
     return comparison, [conditions[name] for name in comparison.names], data.coordinates[:, 0].astype(int)
 
 
+def with_map(study, name, types):
+    """A study with a map of its 360 cells."""
+    places = np.random.default_rng(0).normal(size=(360, 2))
+    groups = tuple(study.findings[0].groups)
+    cells = CellMap(
+        name, places, np.repeat(np.arange(12, dtype=np.int32), 30), np.tanh(places[:, 0]), study.findings[0].variable,
+        groups, (np.arange(360) % len(types)).astype(np.int32), tuple(types),
+    )  # fmt: skip
+    return replace(study, cell_map=cells)
+
+
 @pytest.fixture(scope="session")
 def plain_study():
     """Twelve samples with groups, a number with gaps, and codes."""
     comparison, condition, branch = compared()
     age = [float(20 + 3 * i) if i % 5 else np.nan for i in range(12)]
     variables = {"condition": condition, "age": age, "sex": [i % 2 for i in range(12)]}
-    return study_comparison(comparison, variables, cells={"branch": [f"branch {i}" for i in branch]})
+    study = study_comparison(comparison, variables, cells={"branch": [f"branch {i}" for i in branch]})
+    return with_map(study, "X_umap", [f"type {i}" for i in range(15)])
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +134,9 @@ def hostile_study():
     variables = {HOSTILE_VARIABLE: groups, "y" * 3000: [float(i) if i % 4 else None for i in range(12)]}
     kinds = [HOSTILE_NAMES[i] for i in branch]
     variables |= {"constructor": list("abcdabcdabcd")}
-    return study_comparison(comparison, variables, cells={HOSTILE_VARIABLE: kinds})
+    return with_map(
+        study_comparison(comparison, variables, cells={HOSTILE_VARIABLE: kinds}), HOSTILE_NAMES[0], HOSTILE_NAMES
+    )
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def test_the_heatmap_holds_the_distances_in_its_order(plain_study):
     np.testing.assert_allclose(unpacked(data), distances[np.ix_(order, order)], atol=distances.max() / 65535)
 
 
-def test_near_and_far_have_the_same_colours_in_the_report_and_in_pl(plain_study):
+def test_near_and_far_have_the_same_colors_in_the_report_and_in_pl(plain_study):
     axes = Figure().add_subplot()
     drawn = pl.distance_heatmap(plain_study.comparison, ax=axes)["heatmap"].images[0]
     stops = heatmap(plain_study.comparison)["colors"]

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -88,12 +89,12 @@ def test_places_that_will_not_do(tmp_path):
     file = tmp_path / "file"
     file.write_text("here")
     for out in (file, file / "below"):
-        with pytest.raises(InvalidInputError, match="out to name a folder, found the file"):
+        with pytest.raises(InvalidInputError, match=r"out to name a folder, found that .* is a file"):
             result_folder(out).__enter__()
     (tmp_path / "distances.csv").mkdir()
     with pytest.raises(InvalidInputError, match=r"folders called distances\.csv"):
         result_folder(tmp_path, force=True).__enter__()
-    with pytest.raises(InvalidInputError, match="out where one can write"):
+    with pytest.raises(InvalidInputError, match="out to be a writable folder"):
         result_folder(tmp_path / ("x" * 300)).__enter__()
     assert file.read_text() == "here"
 
@@ -102,7 +103,9 @@ def test_places_that_will_not_do(tmp_path):
 @pytest.mark.parametrize("below", ["", "below"])
 def test_links_that_lead_nowhere_are_refused_before_the_work(tmp_path, target, below):
     (tmp_path / "out").symlink_to(target)
-    with pytest.raises(InvalidInputError, match=r"out (to name a folder, found the broken link|where one can write)"):
+    with pytest.raises(
+        InvalidInputError, match=r"out to (name a folder, found that .* is a broken link|be a writable folder)"
+    ):
         result_folder(tmp_path / "out" / below).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -110,7 +113,7 @@ def test_links_that_lead_nowhere_are_refused_before_the_work(tmp_path, target, b
 @pytest.mark.skipif(getattr(os, "geteuid", int)() == 0, reason="root may write anywhere, and Windows has no such modes")
 def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(InvalidInputError, match=r"out where one can write, found .*Permission"):
+    with pytest.raises(InvalidInputError, match=r"out to be a writable folder, found .*Permission"):
         result_folder(tmp_path / "out").__enter__()
 
 
@@ -162,6 +165,9 @@ def test_what_is_written(small, tmp_path, plain_report):
     assert record["command"] == {"name": "test"}
     assert record["created"].endswith("+00:00")
     assert {"parameters", "versions", "seconds", "findings", "notes", "diagnosis"} <= record.keys()
+    loaded = {each["package"]: each["version"] for each in record["session"]["dependencies"]}
+    assert loaded["numpy"] == np.__version__
+    assert record["session"]["info"]["Python"].startswith(platform.python_version())
     assert record["files"].keys() == set(FILES) - {"run.json"}
     for name, found in record["files"].items():
         data = (tmp_path / name).read_bytes()
@@ -322,7 +328,7 @@ def test_a_second_run_is_refused_before_its_work(tmp_path, stands):
     if stands:
         out.mkdir()
     with result_folder(out) as folder:
-        with pytest.raises(InvalidInputError, match=r"no other run that writes to '.*out', found one at work; wait"):
+        with pytest.raises(InvalidInputError, match=r"no other run that writes to '.*out', found that .*; wait"):
             result_folder(out).__enter__()
         with result_folder(tmp_path / "elsewhere") as other:
             (other / "run.json").write_text("other")

@@ -12,7 +12,7 @@ import heatmover as hm
 from heatmover.errors import InvalidInputError
 from heatmover.report import render, write_report
 from heatmover.report.page import heatmap
-from heatmover.study.cautions import NOISY, named_floors, noise_sentences, pair_counts
+from heatmover.study.cautions import NOISY, RELIABLE, named_floors, noise_sentences, pair_counts
 
 SIZES = np.array([12, 200, 14, 180, 60, 220, 30, 150])
 
@@ -31,11 +31,11 @@ def study(comparison):
     return hm.study_comparison(comparison, {"group": list("abababab")}, n_permutations=19)
 
 
-def test_bits_are_the_pairs_that_cannot_be_told_apart(comparison):
+def test_bits_are_the_pairs_that_are_not_distinguishable(comparison):
     data = heatmap(comparison)
     bits = np.unpackbits(np.frombuffer(base64.b64decode(data["alike"]), dtype=np.uint8))[:28].astype(bool)
     order = np.array(data["order"])
-    expected = ~comparison.intervals.told_apart[np.ix_(order, order)][np.triu_indices(8, 1)]
+    expected = ~comparison.intervals.distinguishable[np.ix_(order, order)][np.triu_indices(8, 1)]
     np.testing.assert_array_equal(bits, expected)
     assert 0 < bits.sum() < 28
     for name in ("lower", "upper"):
@@ -46,30 +46,30 @@ def test_bits_are_the_pairs_that_cannot_be_told_apart(comparison):
 
 def test_the_section_tells_floors_retrieval_pairs_and_advice(study, comparison):
     page = render(study)
-    assert "How sure are the distances" in page
+    assert '<h2 id="noise-title">Sampling noise</h2>' in page
     floors = named_floors(comparison)
     assert [floor["cells"] for floor in floors] == [12, int(np.quantile(SIZES, 0.5, method="nearest")), 220]
     for floor in floors:
         assert f"{floor['name'].capitalize()}, {floor['cells']} cells</dt><dd>{floor['distance']} " in page
     counts = pair_counts(comparison)
-    assert counts["told"] + counts["alike"] == counts["all"] == 28
-    assert f"{counts['told']} of 28 pairs can be told apart" in page
+    assert counts["distinguishable"] + counts["alike"] == counts["all"] == 28
+    assert f"{counts['distinguishable']} of 28 pairs of samples are distinguishable" in page
     assert f"({counts['alike']} of 28 pairs)" in page
-    assert "The distances on this page are raw: this noise is in them." in page
+    assert "The distances on this page are raw: they include this small-sample bias." in page
     for sentence in noise_sentences(comparison):
         assert sentence.replace("'", "&#39;") in page
 
 
 def test_nothing_of_it_where_nobody_asked(plain_study):
     page = render(plain_study)
-    assert "How sure are the distances" not in page
-    assert "told apart" not in page.split("<script>")[0]
+    assert "noise-title" not in page
+    assert "istinguishable" not in page.split("<script>")[0]
     assert heatmap(plain_study.comparison)["alike"] is None
     assert noise_sentences(plain_study.comparison) == ()
     assert pair_counts(plain_study.comparison) is None
     with pytest.raises(InvalidInputError, match="n_bootstrap=200"):
         plain_study.comparison.intervals_to_csv("nowhere.csv")
-    with pytest.raises(InvalidInputError, match="noise that was assessed"):
+    with pytest.raises(InvalidInputError, match="a comparison with sampling noise"):
         plain_study.comparison.noise_floor(10)
 
 
@@ -81,9 +81,9 @@ def test_a_corrected_study_without_replicates_has_the_section_but_no_intervals(c
     page = render(study)
     assert "The distances on this page are corrected" in page
     assert "Every sample, 20 cells" in page
-    assert "Pairs told apart" not in page
+    assert "Distinguishable pairs" not in page
     assert "Hatched" not in page
-    assert NOISY in study.about_noise or "nothing to mend" in study.about_noise[-1]
+    assert NOISY in study.about_noise or RELIABLE in study.about_noise
 
 
 def test_advice_is_in_the_words_of_the_command_line(comparison):
@@ -96,7 +96,7 @@ def test_intervals_as_a_table(comparison, tmp_path):
     comparison.intervals_to_csv(tmp_path / "intervals.csv")
     with (tmp_path / "intervals.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == ["sample", "other", "distance", "lower", "upper", "told_apart"]
+    assert list(rows[0]) == ["sample", "other", "distance", "lower", "upper", "distinguishable"]
     assert [(row["sample"], row["other"]) for row in rows[:2]] == [("s0", "s1"), ("s0", "s2")]
     assert len(rows) == 28
     upper = [comparison.intervals.upper[i, j] for i, j in zip(*np.triu_indices(8, 1), strict=True)]
@@ -114,7 +114,7 @@ def test_the_browser_hatches_and_tells_intervals(reader, study, tmp_path, compar
     images = "document.getElementById('heatmap-figure')._fullLayout.images.length"
     assert page.evaluate(images) == 1
     assert page.evaluate("document.querySelectorAll('#heatmap-figure image').length") >= 1
-    # White or dark stripes where a pair cannot be told apart, nothing where it can.
+    # White or dark stripes where a pair is not distinguishable, nothing elsewhere.
     striped = """async () => {
       const plot = document.getElementById('heatmap-figure'), picture = new Image();
       picture.src = plot._fullLayout.images[0].source;
@@ -129,7 +129,7 @@ def test_the_browser_hatches_and_tells_intervals(reader, study, tmp_path, compar
       return rows;
     }"""
     order = np.array(heatmap(comparison)["order"])
-    expected = ~comparison.intervals.told_apart[np.ix_(order, order)] & ~np.eye(8, dtype=bool)
+    expected = ~comparison.intervals.distinguishable[np.ix_(order, order)] & ~np.eye(8, dtype=bool)
     assert page.evaluate(striped) == expected.ravel().tolist()
     i, j = (int(places[0]) for places in np.nonzero(expected))
     page.locator("#heatmap-figure").scroll_into_view_if_needed()
@@ -145,5 +145,5 @@ def test_the_browser_hatches_and_tells_intervals(reader, study, tmp_path, compar
     page.mouse.move(left, top, steps=3)
     page.wait_for_selector("#tip:not([hidden])", timeout=10_000)
     text = page.locator("#tip").inner_text()
-    assert "95 % interval 0 to" in text
-    assert "cannot be told apart" in text
+    assert "95% interval 0 to" in text
+    assert "not distinguishable" in text

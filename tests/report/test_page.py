@@ -37,7 +37,7 @@ def test_the_finding_and_every_section_are_there(plain_study, parsed):
     assert "A title" in text
     for finding in plain_study.findings:
         assert finding.describe() in text
-    for heading in ("Map of the samples", "All distances, clustered", "Health of the graph", "Provenance"):
+    for heading in ("Map of the samples", "Clustered distances", "Graph diagnosis", "Provenance"):
         assert heading in text
     for name in plain_study.comparison.names:
         assert name in text
@@ -98,7 +98,7 @@ def test_no_variables(parsed, data_of):
 
 def test_one_variable_that_cannot_be_tested(parsed):
     text = "".join(parsed(render(small(6, site=["here"] * 6))).texts)
-    assert "it is the same for all samples" in text
+    assert "it is constant" in text
     assert "not tested" in text
 
 
@@ -124,7 +124,7 @@ def test_many_groups_become_thirty_and_names_are_no_groups(data_of):
     assert sum(coloring["counts"]) == 50
 
 
-def test_the_first_colour_is_that_of_the_first_variable_tested(plain_study, data_of):
+def test_the_first_color_is_that_of_the_first_variable_tested(plain_study, data_of):
     shared = data_of(render(plain_study))["shared"]
     assert shared["colorings"][shared["first"]]["name"] == "condition"
 
@@ -221,8 +221,43 @@ def test_characters_that_html_does_not_allow_are_spelled_out(data_of):
 
 def test_a_graph_that_hangs_by_a_thread_is_told_on_the_page():
     data = hm.datasets.swiss_roll(10, points_per_measure=200, n_dimensions=3)
-    with pytest.warns(hm.GraphWarning, match="by a thread"):
+    with pytest.warns(hm.GraphWarning, match="nearly disconnected"):
         comparison = hm.compare(data.points, data.labels, n_neighbors=15)
     page = render(study_comparison(comparison, {"turn": np.arange(10.0)}, n_permutations=9), title="roll")
-    assert "hang on the rest by a thread (the largest has 201 of 2,000 points (10 %)" in page
-    assert "All is well" not in page
+    assert "nearly disconnected from the rest (the largest has 201 of 2,000 points (10%)" in page
+    assert "No problems found" not in page
+
+
+def test_the_page_has_a_skip_link_and_named_regions(plain_study, parsed):
+    tags = parsed(render(plain_study)).tags
+    assert next(attributes for tag, attributes in tags if tag == "a")["href"] == "#main"
+    ids = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert "main" in ids
+    named = [attributes.get("aria-labelledby") for tag, attributes in tags if tag == "section"]
+    assert named
+    assert set(named) <= ids
+
+
+def test_the_map_joins_the_two_samples_of_every_pair(data_of):
+    data = hm.datasets.cohort(8, cells_per_sample=20, effect=4.0)
+    compared = hm.compare(data.points, data.labels, n_neighbors=8)
+    condition = {"condition": ["before", "after"] * 4}
+    page = render(study_comparison(compared, condition, blocks={"patient": list("aabbccdd")}))
+    assert data_of(page)["sections"]["map"]["pairs"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert 'id="pairs"' in page
+    for blocks in (None, {"patient": list("aaabbccd")}):
+        page = render(study_comparison(compared, condition, blocks=blocks))
+        assert data_of(page)["sections"]["map"]["pairs"] == []
+        assert 'id="pairs"' not in page
+
+
+def test_a_foreign_sample_is_named_as_an_outlier(parsed):
+    rng = np.random.default_rng(0)
+    places = rng.normal(size=(16, 60, 2))
+    places[7] += [3, 0]
+    points, labels = places.reshape(-1, 2), np.repeat([f"<s{i}>" for i in range(16)], 60)
+    study = study_comparison(hm.compare(points, labels, n_neighbors=20), {"group": ["a", "b"] * 8})
+    assert list(study.plain()["outliers"]["samples"]) == ["<s7>"]
+    assert study.outliers()["sentence"] in "".join(parsed(render(study)).texts)
+    assert small(12).outliers()["sentence"].startswith("No sample is an outlier")
+    assert "not assessed" in small(8).outliers()["sentence"]

@@ -22,7 +22,7 @@ def test_methods_tell_what_was_done(plain_study):
     model = plain_study.comparison.model
     assert distances.startswith("12 samples with 360 cells in total were compared by Diffusion Earth Mover's Distances")
     assert f"heatmover {hm.__version__}" in distances
-    assert "its 10 nearest neighbours" in distances
+    assert "its 10 nearest neighbors" in distances
     assert f"bandwidth b = {plain_study.comparison.graph.construction['bandwidth']:.3g}" in distances
     assert f"K = {model.max_scale_}" in distances
     assert model.max_scale_reason_ in distances
@@ -45,21 +45,24 @@ def test_methods_tell_of_landmarks_blocks_and_other_settings():
     model = hm.DiffusionEMD(norm="increments", method="exact", max_scale=5, density="function")
     study = study_with({"condition": list("aabbaabb")}, blocks=list("ppqqrrss"), landmarks=60, model=model)
     distances, tests = methods(study)
-    assert "60 centres of k-means stood for the cells" in distances
-    assert "Every centre was joined" in distances
+    assert "The cells were approximated by 60 k-means centers" in distances
+    assert "Every center was connected" in distances
     assert "a dense eigendecomposition" in distances
     assert "changes of the two densities" in distances
-    assert "averaging over neighbours" in distances
-    assert "Seed 7" in distances
+    assert "averaging over neighbors" in distances
+    assert "The random seed was 7." in distances
     assert "99 permutations" in tests
-    assert "samples of the same 'blocks' changed places together" in tests
+    assert "samples of the same 'blocks' were permuted together" in tests
     assert "adjusted" not in tests
 
 
 def test_methods_of_a_given_graph_and_of_a_grid():
     labels = np.repeat([0, 1, 2], 6)
     given = hm.Graph.from_affinity(np.ones((18, 18)))
-    for graph, words in ((given, "given by its affinities"), (hm.Graph.from_grid((3, 6)), "a grid of 3 x 6 nodes")):
+    for graph, words in (
+        (given, "affinities were given by the user"),
+        (hm.Graph.from_grid((3, 6)), "a grid of 3 x 6 nodes"),
+    ):
         study = study_comparison(hm.compare(graph, labels, model=hm.DiffusionEMD(max_scale=3)))
         assert words in methods(study)[0]
 
@@ -69,7 +72,7 @@ def test_a_row_says_what_the_tests_found(plain_study):
     finding = plain_study.findings[0]
     assert found["verdict"]["mark"] == "yes"
     assert found["test"] == "PERMANOVA"
-    assert found["effect"] == f"explains {100 * finding.answer.effect:.2g} % of the variation"
+    assert found["effect"] == f"R2 = {100 * finding.answer.effect:.2g}%"
     assert found["kind"] == "2 groups"
     number = row(plain_study.findings[1])
     assert number["test"] == "distance correlation"
@@ -79,15 +82,15 @@ def test_a_row_says_what_the_tests_found(plain_study):
 
 def test_blocks_are_explained():
     study = study_with({"condition": list("aabbaabb"), "time": list("xyxyxyxy")}, blocks=list("ppqqrrss"))
-    assert "change places together" in row(study.findings[0])["words"]
-    assert "only within a block" in row(study.findings[1])["words"]
+    assert "Whole blocks were permuted" in row(study.findings[0])["words"]
+    assert "only within blocks" in row(study.findings[1])["words"]
 
 
 def test_small_numbers_are_a_caution(plain_study):
     few = cautions(study_with({"condition": list("aaaabbbb")}))
     assert any("2 of 2 groups have fewer than 5 samples" in sentence for sentence in few)
-    assert any("only 69 permutations could be tried, so that p cannot fall below 0.029" in one for one in few)
-    assert any(sentence.startswith("8 samples are few") for sentence in few)
+    assert any("only 69 permutations exist, so the smallest possible p-value is 0.029" in one for one in few)
+    assert any(sentence.startswith("With 8 samples, only") for sentence in few)
     assert not any("fewer than 5" in sentence for sentence in cautions(plain_study))
 
 
@@ -98,4 +101,4 @@ def test_a_broken_graph_is_a_caution():
     with pytest.warns(GraphWarning, match="found 2 components"):
         comparison = hm.compare(graph, np.tile([0, 1, 2], 40))
     study = study_comparison(comparison)
-    assert any("The graph that carries the distances is not perfect" in sentence for sentence in cautions(study))
+    assert any("The diagnosis of the graph has" in sentence for sentence in cautions(study))

@@ -204,7 +204,7 @@ def test_a_confounded_covariate_is_adjusted_for():
     ignored = np.mean([permanova(d, g, n_permutations=39).p_value <= 0.05 for d, g, _ in runs[:60]])
     adjusted = np.mean([permanova(d, g, adjust={"age": a}, n_permutations=39).p_value <= 0.05 for d, g, a in runs])
     assert ignored > 0.5
-    assert adjusted < 0.09  # 5 % and three standard errors
+    assert adjusted < 0.09  # 5% and three standard errors
     found = [confounded(seed, effect=2.5) for seed in range(60)]
     assert np.mean([permanova(d, g, adjust={"age": a}, n_permutations=39).p_value <= 0.05 for d, g, a in found]) > 0.8
 
@@ -265,7 +265,7 @@ def test_a_number_of_whole_blocks_is_adjusted_block_by_block():
         apart(rng.normal(size=(len(patient), 2))), number, adjust={"age": age}, blocks=patient, n_permutations=20
     )
     assert 0 < found.p_value <= 1
-    with pytest.raises(InvalidInputError, match="combination of 'same'"):
+    with pytest.raises(InvalidInputError, match="not to be determined by 'same'"):
         distance_correlation(apart(rng.normal(size=(len(patient), 2))), number, adjust={"same": number})
 
 
@@ -344,7 +344,7 @@ def test_formulas(formula, terms):
     ],
 )  # fmt: skip
 def test_what_is_no_formula_is_refused(formula):
-    with pytest.raises(InvalidInputError, match=r"^Expected a (formula of names of variables|variable in the formula)"):
+    with pytest.raises(InvalidInputError, match=r"^Expected a (formula of variable names|variable in the formula)"):
         formula_terms(formula, ["a", "b"])
 
 
@@ -380,15 +380,18 @@ A, B = list("aaabbb"), [1.0, 2.0, 3.0, 5.0, 8.0, 13.0]
         ({"a": A, "b": [None, *B[1:]]}, r"a value of 'b' for every sample, found 1 of 6 missing \(first: sample 0\)"),
         ({"a": A, "b": [np.nan, np.nan, *B[2:]]}, "'b' for every sample, found 2 of 6 missing"),
         ({"a": A, "b": [np.inf, *B[1:]]}, "'b': a number for every sample, found 1 NaN or infinite"),
-        ({"a": A, "b": list("uvvvvv")}, "two samples of every group of 'b' in a design, found one of 'u'; join"),
-        ({"a": A, "b": list("uvwxyz")}, "found one of 'u', 'v', 'w', 'x', 'y' and 1 more; leave the variable out"),
-        ({"a": A, "b": [3] * 6}, "'b' to differ between samples, found one value in all"),
+        ({"a": A, "b": list("uvvvvv")}, "every group of 'b' in a design, found only one sample of 'u'; join"),
+        ({"a": A, "b": list("uvwxyz")}, "only one sample of 'u', 'v', 'w', 'x', 'y' and 1 more; leave the variable"),
+        ({"a": A, "b": [3] * 6}, "'b' to differ between samples, found the same value in all"),
         ({"a": A, "b": ["u"] * 6}, "'b' to differ between samples"),
-        ({"a": A, "b": B[:4]}, "as many samples as the other columns, 6, found 4"),
-        ({"a": A, "b": ["A" if x == "a" else "B" for x in A]}, "'a' to differ from a combination of 'b', found none"),
-        ({"b": B, "c": B[::-1], "d": [x - 2 * y for x, y in zip(B, B[::-1], strict=True)]}, "combination of 'c', 'd'"),
+        ({"a": A, "b": B[:4]}, "6 values of .b., as in the other columns, found 4"),
+        (
+            {"a": A, "b": ["A" if x == "a" else "B" for x in A]},
+            "'a' not to be determined by 'b', found that it is",
+        ),
+        ({"b": B, "c": B[::-1], "d": [x - 2 * y for x, y in zip(B, B[::-1], strict=True)]}, "determined by 'c', 'd'"),
         ({"a": A, "b": B, "c": [1, 2, 1, 2, 1, 2], "d": B[::-1], "e": [1, 4, 1, 5, 9, 2], "f": [2, 7, 1, 8, 2, 8]},
-         "combination of|fewer than 6 columns"),
+         "determined by|fewer columns than the 6 samples"),
         ({}, "at least one term"),
         (A, "columns by name, in a mapping or a DataFrame, found list"),
     ],
@@ -402,16 +405,16 @@ def test_nested_terms_can_be_tested_in_turn_but_not_beside_each_other():
     columns = {"batch": np.repeat(["x", "y"], 8), "patient": np.repeat(list("abcdefgh"), 2)}
     distances = apart(np.random.default_rng(13).normal(size=(16, 2)))
     assert permanova_design(distances, Design.from_columns(columns), by="terms")["patient"].degrees_of_freedom == 6
-    with pytest.raises(InvalidInputError, match=r"'batch' to differ from a combination of 'patient'.*no adjustment"):
+    with pytest.raises(InvalidInputError, match=r"'batch' not to be determined by 'patient'.*no adjustment"):
         permanova_design(distances, Design.from_columns(columns))
 
 
 def test_too_many_covariates_are_refused():
     rng = np.random.default_rng(14)
     adjust = {f"x{k}": rng.normal(size=6) for k in range(4)}
-    with pytest.raises(InvalidInputError, match="covariates that leave some of 6 samples to compare, found 4 columns"):
+    with pytest.raises(InvalidInputError, match="fewer columns of covariates, to compare 6 samples, found 4 columns"):
         permanova(apart(rng.normal(size=6)), A, adjust=adjust)
-    with pytest.raises(InvalidInputError, match="fewer than 6 columns, the number of samples, found 6"):
+    with pytest.raises(InvalidInputError, match="fewer columns than the 6 samples, found 6"):
         permanova_design(apart(rng.normal(size=6)), Design.from_columns(adjust | {"a": A}))
 
 
@@ -419,7 +422,7 @@ def test_blocks_with_one_group_only_are_counted_and_refused_on_request():
     group, block = np.array([0, 1, 0, 1, 0, 0, 1, 1]), np.repeat(range(4), 2)
     assert blocks_of_one_value(group, restrict(group, block)) == (2, 4)
     assert blocks_of_one_value(group, restrict(group, None)) == (0, 0)
-    with pytest.raises(InvalidInputError, match="'g' in every block, found one only in 2 of 4 blocks; leave these"):
+    with pytest.raises(InvalidInputError, match="'g' in every block, found only one in 2 of 4 blocks; leave the"):
         check_mixed("'g'", group, restrict(group, block))
     check_mixed("'g'", group[:4], restrict(group[:4], block[:4]))
 
@@ -429,7 +432,7 @@ def test_covariates_of_other_samples_are_refused(test):
     values = [0, 0, 0, 1, 1, 1]
     with pytest.raises(InvalidInputError, match="covariates of 6 samples, as many as in distances, found 5"):
         test(apart(B), values, adjust={"age": B[:5]})
-    with pytest.raises(InvalidInputError, match="combination of 'same'"):
+    with pytest.raises(InvalidInputError, match="not to be determined by 'same'"):
         test(apart(B), values, adjust={"same": [2.0 * value for value in values]})
     with pytest.raises(InvalidInputError, match="a value of 'age' for every sample"):
         test(apart(B), values, adjust={"age": [None, *B[1:]]})

@@ -41,7 +41,7 @@ def test_quantiles_are_those_of_a_noncentral_chi_square(freedom, distance):
 @pytest.mark.parametrize("distance", [0.0, 0.5, 1.0, 3.0, 10.0, 40.0])
 @pytest.mark.parametrize("spectrum", [np.ones(30), 1 / np.arange(1, 60), 0.7 ** np.arange(20)])
 def test_every_true_distance_is_left_out_as_rarely(spectrum, distance):
-    """At zero, near it and far away: 95 % by construction, as far as three moments tell the law."""
+    """At zero, near it and far away: 95% by construction, as far as three moments tell the law."""
     rng = np.random.default_rng(0)
     direction = rng.normal(size=len(spectrum))
     direction /= np.linalg.norm(direction)
@@ -142,5 +142,5 @@ def test_intervals_hold_the_truth(how, sizes):
         truth[truth < 1e-5] = 0  # rounding
         one, other = rng.permutation(40).reshape(2, -1)
         held.append((found.lower <= truth + 1e-9)[one, other] & (truth <= found.upper)[one, other])
-    # Two and a half standard errors of 120 pairs around 95 %.
+    # Two and a half standard errors of 120 pairs around 95%.
     assert 0.90 <= np.mean(held) <= 0.995

@@ -199,7 +199,7 @@ np.save(sys.argv[2], umap(distances, 2, k=5, random_state=3))
 """
 
 
-def test_umap_itself_keeps_neighbours_along_a_line(tmp_path):
+def test_umap_itself_keeps_neighbors_along_a_line(tmp_path):
     """Without compilation, which UMAP would repeat in every process: a minute instead of seconds."""
     if find_spec("umap") is None:
         pytest.skip("needs umap-learn")
@@ -230,11 +230,11 @@ def test_smoothness_is_the_metric_with_an_exact_p_value():
 
 def test_smoothness_of_two_labels_is_that_of_zero_and_one():
     distances, coded = apart(coordinates()), np.array([0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0])
-    labelled = smoothness(distances, np.array(["no", "yes"])[coded], k=3)
+    labeled = smoothness(distances, np.array(["no", "yes"])[coded], k=3)
     numeric = smoothness(distances, coded, k=3)
-    assert labelled.groups == ("no", "yes")
-    assert labelled.statistic == pytest.approx(numeric.statistic)
-    assert labelled.p_value == numeric.p_value
+    assert labeled.groups == ("no", "yes")
+    assert labeled.statistic == pytest.approx(numeric.statistic)
+    assert labeled.p_value == numeric.p_value
 
 
 def test_smoothness_of_labels_counts_edges_between_them():
@@ -266,8 +266,8 @@ def test_smoothness_respects_blocks_and_units():
     assert smoothness(twice, of_unit[units], k=1, blocks=units).p_value > 0.05
 
 
-@pytest.mark.parametrize("labelled", [False, True])
-def test_smoothness_over_blocks_has_no_edges_inside_them(labelled):
+@pytest.mark.parametrize("labeled", [False, True])
+def test_smoothness_over_blocks_has_no_edges_inside_them(labeled):
     rng = np.random.default_rng(1)
     units, of_unit = np.repeat(np.arange(6), 2), np.array([0, 0, 1, 1, 2, 2])
     distances = apart(rng.normal(size=(6, 2))[units] + 0.01 * rng.normal(size=(12, 2)))
@@ -276,11 +276,11 @@ def test_smoothness_over_blocks_has_no_edges_inside_them(labelled):
     edges = np.argwhere(np.triu(near | near.T))
 
     def rough(values):
-        apart_by = (lambda a, b: float(a != b)) if labelled else (lambda a, b: float(a - b) ** 2)
+        apart_by = (lambda a, b: float(a != b)) if labeled else (lambda a, b: float(a - b) ** 2)
         return sum(apart_by(values[i], values[j]) for i, j in edges)
 
     everything = [rough(np.array(order)[units]) for order in sorted(set(permutations(of_unit)))]
-    signal = np.array(list("abc"))[of_unit][units] if labelled else of_unit[units]
+    signal = np.array(list("abc"))[of_unit][units] if labeled else of_unit[units]
     result = smoothness(distances, signal, k=2, blocks=units)
     assert len(everything) == 90
     assert len(result.null) == 89
@@ -288,7 +288,7 @@ def test_smoothness_over_blocks_has_no_edges_inside_them(labelled):
     assert result.p_value == pytest.approx(np.mean(np.array(everything) <= rough(of_unit[units]) + 1e-9))
 
 
-def test_smoothness_over_few_blocks_takes_the_neighbours_there_are():
+def test_smoothness_over_few_blocks_takes_the_neighbors_there_are():
     distances = apart(coordinates(6))
     result = smoothness(distances, [0, 0, 1, 1, 2, 2], k=5, blocks=list("aabbcc"))
     assert result.statistic == pytest.approx(1)  # all pairs of blocks are joined, whatever their order
@@ -354,7 +354,7 @@ def test_a_given_matrix_stays_as_it_is():
 
 @pytest.mark.parametrize("signal", ["labels", "numbers"])
 def test_the_order_of_tied_samples_decides_nothing(signal):
-    """Ties that the smaller index wins made sorted groups neighbours of themselves."""
+    """Ties that the smaller index wins made sorted groups neighbors of themselves."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         places = rng.poisson(0.5, size=(16, 2)).astype(float)

@@ -40,7 +40,7 @@ def line_distances(*positions):
 
 @SETTINGS
 @given(TIED, st.data())
-def test_precision_counts_common_neighbours(pair, data):
+def test_precision_counts_common_neighbors(pair, data):
     truth, distances = pair
     n = len(truth)
     k = data.draw(st.integers(1, n - 1))
@@ -118,7 +118,7 @@ def test_smoothness_of_several_signals():
     assert laplacian_smoothness(distances, signals[:, :1], k=4).shape == (1,)
 
 
-def test_normalised_smoothness_is_relative_to_all_shuffles():
+def test_normalized_smoothness_is_relative_to_all_shuffles():
     distances, signal = line_distances(0, 1, 3, 7, 12, 13), np.array([0, 0, 1, 2, 2, 5.0])
     joined = edges(distances, 2)
     # Every pair of measures is equally often an edge, over all shuffles.
@@ -128,7 +128,7 @@ def test_normalised_smoothness_is_relative_to_all_shuffles():
 
 
 @pytest.mark.parametrize("unit", [1e-200, 1e-3, 1e200])
-def test_normalised_smoothness_does_not_depend_on_the_unit(unit):
+def test_normalized_smoothness_does_not_depend_on_the_unit(unit):
     rng = np.random.default_rng(0)
     distances, signal = rng.random((20, 20)), rng.normal(size=20)
     plain = laplacian_smoothness(distances, signal, 3, normalize=True)
@@ -156,10 +156,10 @@ GOOD = line_distances(0, 1, 3, 7)
     [
         (GOOD[:3], GOOD, 1, "truth to be square.*found shape \\(3, 4\\)"),
         (GOOD, GOOD[0], 1, "distances to be a 2-d array"),
-        (GOOD, GOOD[:3, :3], 1, "one shape, found \\(4, 4\\) and \\(3, 3\\)"),
+        (GOOD, GOOD[:3, :3], 1, "the same shape, found \\(4, 4\\) and \\(3, 3\\)"),
         (GOOD, GOOD * np.nan, 1, "distances without NaN"),
         (GOOD, GOOD, 0, "k to be a whole number of at least 1"),
-        (GOOD, GOOD, 4, "k of at most 3, found k=4 with 4 measures"),
+        (GOOD, GOOD, 4, "k of at most 3, found 4; a measure"),
         (GOOD, GOOD, 1.5, "k to be a whole number"),
     ],
 )
@@ -171,7 +171,7 @@ def test_bad_input_to_precision(truth, distances, k, message):
 @pytest.mark.parametrize(
     ("truth", "distances", "message"),
     [
-        (GOOD, GOOD[:3, :3], "one shape"),
+        (GOOD, GOOD[:3, :3], "the same shape"),
         (GOOD + np.inf, GOOD, "truth without NaN or infinity"),
         (GOOD[:2, :2], GOOD[:2, :2], "at least 3 measures, found 2"),
     ],
@@ -184,7 +184,7 @@ def test_bad_input_to_spearman(truth, distances, message):
 @pytest.mark.parametrize(
     ("signal", "k", "message"),
     [
-        (["a", "b", "a", "b"], 1, "a signal of numbers.*code categories"),
+        (["a", "b", "a", "b"], 1, "a signal of numbers.*encode each category"),
         ([1, 2, 3], 1, "a signal of shape \\(4,\\) or \\(4, n_signals\\), found shape \\(3,\\)"),
         (np.zeros((4, 2, 2)), 1, "found shape \\(4, 2, 2\\)"),
         ([1, 2, 3, np.nan], 1, "signal without NaN"),

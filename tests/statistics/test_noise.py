@@ -150,7 +150,7 @@ def test_intervals_hold_the_distance_of_many_cells():
         found = hm.uncertainty(model, measures)
         upper = np.triu_indices(6, 1)
         held.append((found.lower[upper] <= truth[upper]) & (truth[upper] <= found.upper[upper]))
-        told.append(found.told_apart[upper])
+        told.append(found.distinguishable[upper])
     assert np.mean(held) > 0.8
     assert 0.05 < np.mean(told) < 1
 
@@ -182,7 +182,7 @@ def test_intervals_are_symmetric_and_hold_their_estimate():
         np.testing.assert_allclose(bound, bound.T)
         assert (np.diag(bound) == 0).all()
     assert (found.lower <= found.upper).all()
-    assert not found.told_apart.diagonal().any()
+    assert not found.distinguishable.diagonal().any()
     assert (found.standard_error >= 0).all()
 
 
@@ -265,16 +265,16 @@ def test_a_single_cell_borrows_its_spread():
     assert np.isfinite(found.noise).all()
     assert (found.noise[0] > found.noise[2]).all()
     assert np.isfinite(found.upper).all()
-    assert not found.told_apart[0, 1]
+    assert not found.distinguishable[0, 1]
 
 
-def test_identical_samples_are_not_told_apart():
+def test_identical_samples_are_not_distinguishable():
     points, _ = draw((60,))
     rows = np.full((3, 60), 1 / 60)
     model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=10)).fit(rows)
     found = hm.uncertainty(model, rows)
     assert found.p_value > 0.9
-    assert not found.told_apart.any()
+    assert not found.distinguishable.any()
     np.testing.assert_allclose(found.correct(model.transform(rows)), model.transform(rows), atol=1e-5)
 
 
@@ -333,8 +333,8 @@ def test_what_a_study_says():
     result = hm.compare(points, labels, n_neighbors=10, bias="corrected", n_bootstrap=20)
     study = hm.study_comparison(result, {"group": ["few"] * 6 + ["many"] * 6})
     notes = " ".join(study.notes)
-    assert "The number of cells goes with 'group'" in notes
-    assert "A half of a sample finds its other half" in notes
+    assert "The number of cells is associated with 'group'" in notes
+    assert "Split-half retrieval" in notes
     plain = study.plain()["uncertainty"]
     json.dumps(plain, allow_nan=False)
     assert plain["pairs"] == 66
@@ -350,8 +350,8 @@ def test_equal_numbers_of_cells_are_no_note():
     ("change", "words"),
     [
         ({"sizes": [3, 4]}, "number of cells of each of the 5 samples"),
-        ({"sizes": [12, 25, 60, 150, 401]}, "samples whose cells count alike"),
-        ({"sizes": [0, 25, 60, 150, 400]}, "samples whose cells count alike"),
+        ({"sizes": [12, 25, 60, 150, 401]}, "samples without weights on cells"),
+        ({"sizes": [0, 25, 60, 150, 400]}, "samples without weights on cells"),
         ({"n_bootstrap": -1}, "n_bootstrap"),
         ({"confidence": 1.0}, "confidence"),
         ({"confidence": "high"}, "confidence"),
@@ -366,14 +366,14 @@ def test_bad_input(change, words):
 def test_more_bad_input():
     model, measures = fitted()
     weights = np.random.default_rng(0).dirichlet(np.ones(model.n_features_in_), size=3)
-    with pytest.raises(InvalidInputError, match=r"cells count alike.*found weights"):
+    with pytest.raises(InvalidInputError, match=r"without weights on cells.*found weights"):
         hm.uncertainty(model, weights)
     with pytest.raises(InvalidInputError, match="DiffusionEMD"):
         hm.uncertainty("model", measures)
     with pytest.raises(InvalidInputError, match="at least two cells"):
         hm.uncertainty(model, np.eye(model.n_features_in_)[:3])
     found = hm.uncertainty(model, measures, n_bootstrap=0)
-    for name in ("told_apart", "standard_error"):
+    for name in ("distinguishable", "standard_error"):
         with pytest.raises(InvalidInputError, match="n_bootstrap=0"):
             getattr(found, name)
     with pytest.raises(InvalidInputError, match="an embedding of shape"):

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.permutations import Restriction, p_value, permute, restrict
-from heatmover.statistics.samples import check_labels
+from heatmover.statistics.permutations import Restriction, check_labels, p_value, permute, restrict
 
 
 def permuted(values, *, within=None, units=None, n_permutations=999, random_state=0):
@@ -118,7 +117,7 @@ def test_the_same_seed_gives_the_same_permutations():
     [
         ("aaaa", {}, "same for all samples"),
         ("aabb", {"within": [1, 1, 2, 2]}, "constant within every block"),
-        ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 of 2 blocks that reach across others"),
+        ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 of 2 blocks that overlap other blocks"),
         ("aabb", {"within": [1, 2, 3]}, r"shape (3,)"),
         ("aabb", {"units": [1, None, 2, 3]}, "first: sample 1"),
         ("aabb", {"n_permutations": 0}, "n_permutations"),

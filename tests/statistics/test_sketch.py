@@ -36,7 +36,7 @@ def test_halves_have_the_variance_of_the_noise():
     points, labels = rng.normal(size=(sizes.sum(), 2)), np.repeat([f"s{i:02}" for i in range(30)], sizes)
     measures = hm.measures_from_labels(labels)
     model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=12)).fit(measures)
-    counts = check_cells(model, measures, None)
+    counts = check_cells(measures, model.node_masses(measures), None)
     sketch = sketch_samples(model.prepared_, counts, deal(counts, rng, 2), rng, n_threads=2)
     assert sketch.sizes.tolist() == sizes.tolist()
     shown, noise = (sketch.halves.astype(float) ** 2).mean(axis=2), sketch.noise()[:-1]

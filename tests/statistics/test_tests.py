@@ -23,11 +23,10 @@ from heatmover.statistics import (
     neighbor_enrichment,
     permanova,
 )
-from heatmover.statistics.permutations import Restriction, permute, restrict
-from heatmover.statistics.samples import check_distances
+from heatmover.statistics.permutations import Restriction, check_distances, permute, restrict
 
-LABELLED = [permanova, dispersion, neighbor_enrichment]
-ALL = [*LABELLED, distance_correlation]
+LABELED = [permanova, dispersion, neighbor_enrichment]
+ALL = [*LABELED, distance_correlation]
 LABELS = np.array(list("aaabbbbcc"))
 
 
@@ -176,7 +175,7 @@ def test_dispersion_sees_no_difference_in_place():
     assert results[0].p_value == pytest.approx(results[1].p_value, abs=0.02)
 
 
-def test_exhaustive_p_value_of_dispersion_around_a_shared_centre():
+def test_exhaustive_p_value_of_dispersion_around_a_shared_center():
     """Where both groups have their median in the same sample nothing is moved, and the test is exact."""
     places = np.array([0.0, 0, 0, 0, 0, 0, 1, -3, 7])
     distances, labels = abs(places[:, None] - places), np.array(list("aaabbbaab"))
@@ -215,7 +214,7 @@ SHAPES = {
 @pytest.mark.parametrize(("sizes", "shift"), [((10, 10), 0.0), ((6, 20), 5.0)], ids=["together", "apart"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dispersion_keeps_its_level(shape, sizes, shift):
-    """A sample of benchmarks/dispersion.py; distances to means called outliers and ties in 16 to 100 % of runs."""
+    """A sample of benchmarks/dispersion.py; distances to means called outliers and ties in 16 to 100% of runs."""
     rng = np.random.default_rng(0)
     groups, repeats, called = np.repeat([0, 1], sizes), 100, 0
     for _ in range(repeats):
@@ -300,7 +299,7 @@ def test_neighbor_enrichment_is_the_mean_share_of_equal_labels(k):
 
 
 def test_neighbors_equally_far_share_the_places_left():
-    # The first sample has one nearer neighbour (a) and three at the same distance (a, b, b) for one place.
+    # The first sample has one nearer neighbor (a) and three at the same distance (a, b, b) for one place.
     positions = np.array([[0, 0], [0.5, 0], [0, 1], [0, -1], [-1, 0], [9, 9]])
     labels = np.array(list("aaabbb"))
     near = apart(positions)
@@ -334,12 +333,12 @@ def looped_correlation(distances, values):
     n = len(values)
     other = [[abs(a - b) for b in values] for a in values]
 
-    def centred(m):
+    def centerd(m):
         rows = [sum(row) / n for row in m]
         grand = sum(rows) / n
         return [[m[i][j] - rows[i] - rows[j] + grand for j in range(n)] for i in range(n)]
 
-    a, b = centred(distances.tolist()), centred(other)
+    a, b = centerd(distances.tolist()), centerd(other)
 
     def covariance(x, y):
         return sum(x[i][j] * y[i][j] for i in range(n) for j in range(n)) / n**2
@@ -356,7 +355,7 @@ def test_distance_correlation_is_that_of_the_definition(metric):
 
 
 def plain_correlation(distances, values):
-    """The square of the distance correlation from all pairs, centred one after the other."""
+    """The square of the distance correlation from all pairs, centerd one after the other."""
     first, second = (
         pairs - pairs.mean(axis=0) - pairs.mean(axis=1)[:, None] + pairs.mean()
         for pairs in (distances, abs(np.subtract.outer(values, values)))
@@ -453,7 +452,7 @@ def test_neither_order_nor_unit_matters(test, seed, unit):
     assert other.statistic == pytest.approx(one.statistic, rel=1e-6, abs=1e-9)
 
 
-# Dispersion is left out: its centres are estimated, so that its p-values are uniform only nearly.
+# Dispersion is left out: its centers are estimated, so that its p-values are uniform only nearly.
 @pytest.mark.parametrize("test", [permanova, neighbor_enrichment, distance_correlation])
 def test_p_values_are_uniform_under_the_null(test):
     rng = np.random.default_rng(0)
@@ -525,7 +524,7 @@ def test_results_cannot_be_changed_and_read_well():
         result.null[0] = 1
 
 
-@pytest.mark.parametrize("test", LABELLED)
+@pytest.mark.parametrize("test", LABELED)
 @pytest.mark.parametrize(
     "labels",
     [
@@ -587,7 +586,7 @@ def test_distances_that_are_none_are_refused(test, distances, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("test", LABELLED)
+@pytest.mark.parametrize("test", LABELED)
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -597,8 +596,8 @@ def test_distances_that_are_none_are_refused(test, distances, message):
         ([*"aaabbbbc", float("nan")], "1 missing (first: sample 8)"),
         ([1.0, 1, 1, 2, 2, 2, 2, 2, np.nan], "1 missing"),
         (pd.Series([*"aaabbbbc", None], dtype="string"), "1 missing"),
-        ([1, 1, "1", 2, 2, 2, 2, 1, 1], "such as 1 and '1'"),
-        (np.array([1, 1.0, True, 2, 2, 2, 2, 1, 1], dtype=object), "such as 1"),
+        ([1, 1, "1", 2, 2, 2, 2, 1, 1], "found 1 and '1' with"),
+        (np.array([1, 1.0, True, 2, 2, 2, 2, 1, 1], dtype=object), "found 1 and"),
         (list("aaabbbbcc") * 2, "shape (18,)"),
         ([list("aaabbbbcc")], "shape (1, 9)"),
         ("aaabbbbcc", "shape ()"),
@@ -620,7 +619,7 @@ def test_labels_of_mixed_types_that_differ_are_groups():
     assert permanova(apart(coordinates()), dates).groups[0].startswith("2020-01-01")
 
 
-@pytest.mark.parametrize("test", LABELLED)
+@pytest.mark.parametrize("test", LABELED)
 def test_groups_of_one_unit_each_are_refused(test):
     with pytest.raises(InvalidInputError, match="3 blocks in as many groups"):
         test(apart(coordinates()), LABELS, blocks=LABELS)
@@ -675,7 +674,7 @@ def test_samples_that_all_coincide_are_no_evidence(test):
 
 
 def test_sparse_distances_are_not_advised_to_become_zeros():
-    with pytest.raises(InvalidInputError, match="every pair") as caught:
+    with pytest.raises(InvalidInputError, match="all pairs") as caught:
         permanova(sp.csr_array(np.eye(6)), list("aaabbb"))
     assert "toarray" not in str(caught.value)
 
@@ -685,8 +684,8 @@ def test_explained_variation_is_the_effect_of_permanova():
     positions = rng.normal(size=(30, 3)) + np.repeat([0, 1, 1], 10)[:, None]
     distances = np.linalg.norm(positions[:, None] - positions, axis=2)
     groups = np.repeat(["a", "b", "c"], 10)
-    centres = np.stack([positions[groups == group].mean(axis=0) for group in "abc"])[np.repeat([0, 1, 2], 10)]
-    plain = 1 - ((positions - centres) ** 2).sum() / ((positions - positions.mean(axis=0)) ** 2).sum()
+    centers = np.stack([positions[groups == group].mean(axis=0) for group in "abc"])[np.repeat([0, 1, 2], 10)]
+    plain = 1 - ((positions - centers) ** 2).sum() / ((positions - positions.mean(axis=0)) ** 2).sum()
     assert explained_variation(distances, groups) == pytest.approx(plain)
     assert explained_variation(distances, groups) == permanova(distances, groups, n_permutations=9).effect
     assert explained_variation(np.zeros((4, 4)), list("aabb")) == 0

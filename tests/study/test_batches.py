@@ -1,4 +1,4 @@
-"""Batches moved onto each other: known shifts are found, what is kept is kept, and what cannot be told is refused."""
+"""Aligned batches: known shifts are found, kept differences stay, and what cannot be estimated is rejected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_shift_is_found_whatever_the_shares_of_kinds(balanced):
     left = points - clean
     np.testing.assert_allclose(left - left.mean(axis=0), 0, atol=0.1)
     assert np.abs(np.bincount(batch) @ found.shifts).max() < 1e-9
-    assert "Cells of 2 batches ('batch') were moved onto each other" in found.describe("batch")
+    assert "Batch shifts of 2 batches ('batch') were subtracted from the cells" in found.describe("batch")
 
 
 def test_a_difference_that_is_not_kept_may_be_taken_for_one_of_batches():
@@ -65,7 +65,7 @@ def test_anchors_alone_tell_the_shift_of_confounded_batches():
     anchors[0] = anchors[1] = "pool"
     moved[samples == 1] = moved[samples == 0] + [2.0, 0.0, 0.0]  # the same material in both
     batch = condition.astype(str)
-    with pytest.raises(InvalidInputError, match=r"batches that can be told from 'condition'.*no alignment can"):
+    with pytest.raises(InvalidInputError, match=r"batches that can be separated from 'condition'.*alignment requires"):
         align_batches(moved, samples, batch, keep={"condition": batch})
     _, found = align_batches(moved, samples, batch, anchors=anchors)
     np.testing.assert_allclose(found.shifts[1] - found.shifts[0], [2.0, 0.0, 0.0], atol=1e-6)
@@ -123,7 +123,7 @@ def test_a_study_aligns(cohort, study):
     assert before.agreement > 0.9
     assert after.agreement < 0.7
     assert aligned.findings[0].adjusted == ("batch",)
-    assert any(note.startswith("Cells of 2 batches ('batch') were moved") for note in aligned.notes)
+    assert any(note.startswith("Batch shifts of 2 batches ('batch') were subtracted") for note in aligned.notes)
     assert aligned.plain()["parameters"]["align_batch"] == "batch"
     assert aligned.design.names == ("batch", "condition")
 
@@ -151,8 +151,8 @@ def test_a_number_of_few_values_is_kept_as_a_number_where_it_is_called_one(tmp_p
     cohort = read_cohort(tmp_path / "cells.csv", sample_key="sample")
     asked = {"variables": ["dose"], "align_batch": "batch", "n_permutations": 19}
     study = hm.study_cohort(cohort, numeric=["dose"], **asked)
-    assert any("were moved onto each other" in note for note in study.notes)
-    with pytest.raises(InvalidInputError, match="batches that can be told from 'dose'"):
+    assert any("were subtracted from the cells" in note for note in study.notes)
+    with pytest.raises(InvalidInputError, match="batches that can be separated from 'dose'"):
         hm.study_cohort(cohort, categorical=["dose"], **asked)
 
 
@@ -185,10 +185,10 @@ def test_a_checkpoint_knows_what_was_moved(cohort):
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"variables": ["kit"], "align_batch": "condition"}, "'kit' to differ from a combination of 'condition'"),
+        ({"variables": ["kit"], "align_batch": "condition"}, "'kit' not to be determined by 'condition'"),
         ({"variables": ["condition"], "align_batch": "btach"}, r"found 'btach' \(did you mean 'batch'\?\)"),
-        ({"align_batch": "batch"}, "variables that align_batch must leave alone, such as the condition, found none"),
-        ({"anchors": "pool"}, "align_batch beside anchors, found none"),
+        ({"align_batch": "batch"}, "variables whose differences align_batch keeps, such as the condition, found none"),
+        ({"anchors": "pool"}, "align_batch with anchors, found none"),
         ({"align_batch": 3}, "align_batch to be a name, found 3"),
         ({"variables": ["condition"], "align_batch": "batch", "anchors": "nobody"}, "found 'nobody'"),
     ],

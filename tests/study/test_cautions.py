@@ -47,11 +47,13 @@ def test_a_comparison_looks_at_the_cells_that_the_doctor_draws(wide, comparer):
     asked = StudyParameters(landmarks=200, n_neighbors=10, min_cells=10)
     kept = np.flatnonzero(wide.sizes >= 10)
     compared = comparer.compare(wide, kept, None, asked, SILENT)
-    expected = look_at(draw_cells(wide, MOST_CELLS, 0, kept)[0])
+    expected = look_at(draw_cells(wide, MOST_CELLS, 0, kept).points)
     if isinstance(comparer, InMemory):
         for one, other in zip(compared.look, expected, strict=True):
             np.testing.assert_array_equal(one, other)
     told, drawn = (list(cell_cautions(wide, kept, asked, look)) for look in (compared.look, expected))
     assert len(told) == len(drawn) == 2
-    assert told[0].startswith("Features spread unequally, perhaps in different units: 'area'")
-    assert told[1].endswith("of the cells are copies of another and share its node. Were rows or files read twice?")
+    assert told[0].startswith(
+        "Features have very different scales, perhaps different units: the standard deviation of 'area'"
+    )
+    assert told[1].endswith("of the cells are duplicates and share a node. Were rows or files read twice?")

@@ -72,7 +72,7 @@ def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data,
     assert [kind.name for kind in found.types] == list(parts.index)
     assert by_name(found)["branch 4"].direction == "more"
     assert found.different[0].name == "branch 4"
-    assert str(found).startswith("Of the distance between 'case' and 'control', ")
+    assert str(found).startswith("Abundance accounts for ")
 
 
 def test_through_landmarks_every_cell_counts_for_its_own_kind(cohort, frame):
@@ -143,11 +143,11 @@ def test_the_reference_is_the_expected_one_or_the_one_named(comparison, branch):
 def test_nothing_is_called_where_nothing_differs(comparison, branch):
     found = contrast_cells(comparison, annotate("branch", branch, 1200), list("aabb") * 5, **QUICK)
     assert found.different == ()
-    assert "; no cell type in 'branch' surely differs, 'branch " in str(found)
+    assert "No cell type in 'branch' differs significantly." in str(found)
 
 
 def kind(**changes):
-    """A type with 20 % of the cells of the group and 10 % of those of the reference, and no sure finding."""
+    """A type with 20% of the cells of the group and 10% of those of the reference, and no sure finding."""
     plain = {"name": "T", "cells": 5, "contribution": 0.1, "share": 0.4, "abundance": 0.1, "state": 0.0}
     plain |= {"in_group": 0.2, "in_reference": 0.1, "score": 2.0, "log_ratio": 1.0, "abundance_p": 0.01}
     return CellType(**plain | {"abundance_q": 1.0, "state_p": 1.0, "state_q": 1.0} | changes)
@@ -163,30 +163,27 @@ def test_direction_needs_a_small_q_and_a_sign():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"abundance_q": 0.1}, "2 times as many (20 % against 10 % of the cells)"),
+        ({"abundance_q": 0.1}, "2 times as many (20% vs. 10% of cells)"),
         (
             {"abundance_q": 0.1, "score": -3.0, "in_group": 0.02, "in_reference": 0.08},
-            "0.25 times as many (2 % against 8 % of the cells)",
+            "0.25 times as many (2% vs. 8% of cells)",
         ),
         (
             {"in_group": 0.41, "in_reference": 0.43, "state_q": 0.1, "log_ratio": 1.9},
-            "about the same share (41 % against 43 % of the cells), other state",
+            "about the same share (41% vs. 43% of cells), different state",
         ),
-        ({"state_q": 0.05}, "no sure change of number (20 % against 10 % of the cells), other state"),
-        (
-            {"abundance_q": 0.1, "state_q": 0.1},
-            "2 times as many (20 % against 10 % of the cells), and in another state",
-        ),
-        ({"in_group": 0.1}, "about the same share (10 % against 10 % of the cells)"),
-        ({"in_reference": 0.0, "abundance_q": 0.1}, "only in the group (20 % against 0 % of the cells)"),
-        ({"in_group": 0.0}, "only in the reference, which may be chance (0 % against 10 % of the cells)"),
-        ({"in_group": 0.105, "abundance_q": 0.1}, "1.05 times as many (10.5 % against 10 % of the cells)"),
+        ({"state_q": 0.05}, "no significant change in abundance (20% vs. 10% of cells), different state"),
+        ({"abundance_q": 0.1, "state_q": 0.1}, "2 times as many (20% vs. 10% of cells), different state"),
+        ({"in_group": 0.1}, "about the same share (10% vs. 10% of cells)"),
+        ({"in_reference": 0.0, "abundance_q": 0.1}, "only in the group (20% vs. 0% of cells)"),
+        ({"in_group": 0.0}, "only in the reference, not significant (0% vs. 10% of cells)"),
+        ({"in_group": 0.105, "abundance_q": 0.1}, "1.05 times as many (10.5% vs. 10% of cells)"),
     ],
 )
 def test_words_are_those_of_the_shares(changes, words):
-    """Whatever the log-ratio to a reference is: 41 and 43 % are never several times as many."""
+    """Whatever the log-ratio to a reference is: 41 and 43% are never several times as many."""
     assert kind(**changes).words() == words
-    assert str(kind(**changes)) == f"'T': {words}; 40 % of the distance"
+    assert str(kind(**changes)) == f"'T': {words}; 40% of the distance"
 
 
 def test_cells_without_a_kind_are_a_kind(branch):
@@ -237,14 +234,11 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
 def test_a_study_notes_why_there_is_no_contrast(comparison, branch):
     found = study_comparison(comparison, {"age": np.linspace(20, 60, 20)}, cells=branch, **QUICK)
     assert found.contrast is None
-    assert any(
-        "Expected a variable of the samples with groups that could be tested, found none" in note
-        for note in found.notes
-    )
+    assert any("Expected categorical sample metadata that could be tested, found none" in note for note in found.notes)
     assert found.plain()["contrast"] is None
     alone = study_comparison(comparison, {"odd": ["one"] + ["rest"] * 19}, cells=branch, **QUICK)
     assert alone.contrast is None
-    assert any("Which types of 'cell type' differ: " in note for note in alone.notes)
+    assert any("The types of 'cell type' were not compared: " in note for note in alone.notes)
 
 
 def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):

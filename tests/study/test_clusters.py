@@ -75,15 +75,15 @@ def test_neither_threads_nor_blocks_change_it(stained, monkeypatch):
     monkeypatch.setattr("heatmover.cohort.values.BLOCK_BYTES", 8 * 4 * 7)
     assert np.array_equal(cluster_cells(cohort, 5, n_jobs=2).codes, one.codes)
     # Fewer cells looked at than there are: drawn by their values, whatever the blocks.
-    monkeypatch.setattr(module, "CELLS_LOOKED_AT", 200)
+    monkeypatch.setattr(module, "KMEANS_CELLS", 200)
     few = cluster_cells(cohort, 3)
     monkeypatch.undo()
-    monkeypatch.setattr(module, "CELLS_LOOKED_AT", 200)
+    monkeypatch.setattr(module, "KMEANS_CELLS", 200)
     assert np.array_equal(cluster_cells(cohort, 3).codes, few.codes)
     assert adjusted_rand_score(few.codes, cluster_cells(cohort, 3).codes) > 0.95
 
 
-def test_every_cell_goes_to_its_nearest_centre(stained):
+def test_every_cell_goes_to_its_nearest_center(stained):
     cohort, _ = stained
     points, codes = cohort.points().astype(np.float64), cluster_cells(cohort, 4).codes
     centers = np.array([points[codes == code].mean(axis=0) for code in range(4)])
@@ -101,7 +101,7 @@ def test_a_study_of_fcs_files_tells_which_cells(comparer, stained):
     case = np.array([name in ("f0", "f2", "f4", "f6", "f8", "f10") for name in cohort.labels()])
     assert b.in_group == pytest.approx(np.mean(kinds[case] == 2), abs=0.02)
     assert b.in_reference == pytest.approx(np.mean(kinds[~case] == 2), abs=0.02)
-    assert any("k-means put them into 3 clusters" in note for note in study.notes)
+    assert any("k-means assigned them to 3 clusters" in note for note in study.notes)
     assert study.record.parameters["clusters"] == 3
 
 
@@ -132,7 +132,7 @@ def test_components_give_no_names(tmp_path):
         ({"clusters": "many"}, "clusters to be a whole number of at least 2, found 'many'"),
         ({"clusters": 3, "cells": "type"}, "Expected cells or clusters, found both, 'type' and 3"),
         ({"clusters": 5000}, "clusters of at most 720, the number of different cells, found 5000"),
-        ({"cells": "type"}, "'type' and a folder of FCS files, which has none; cells='auto' makes clusters"),
+        ({"cells": "type"}, "'type' and a folder of FCS files, which has no such columns; cells='auto' clusters"),
     ],
 )
 def test_clusters_that_cannot_be(changes, sentence, stained):

@@ -101,7 +101,7 @@ def test_progress_hears_of_every_stage(data):
     watcher = Recorder()
     hm.compare(data.points, data.labels, progress=watcher)
     assert watcher.stages == [
-        ["find neighbours", 1, 1],
+        ["find neighbors", 1, 1],
         ["choose scales", 1, 1],
         ["diffuse measures", 12, 12],
         ["compare", 1, 1],
@@ -122,11 +122,11 @@ BAD_INPUT = {
     "a missing label": (lambda p, n: {"labels": [None, *n[1:]]}, "label for every point"),
     "NaN": (lambda p, n: {"points": np.where(p > p.max() - 1e-9, np.nan, p)}, "without NaN or infinity"),
     "flat points": (lambda p, n: {"points": p[:, 0]}, "2-d array"),
-    "more neighbours than points": (lambda p, n: {"n_neighbors": 480}, "more points than n_neighbors=480"),
+    "more neighbors than points": (lambda p, n: {"n_neighbors": 480}, "more points than n_neighbors=480"),
     "no model": (lambda p, n: {"model": "chebyshev"}, "model to be a DiffusionEMD, found str"),
     "a model with a graph": (
         lambda p, n: {"model": hm.DiffusionEMD(hm.Graph.from_grid((4,)))},
-        "model without a graph.*in place of the points",
+        "model without a graph.*instead of the points",
     ),
     "a model of bad settings": (lambda p, n: {"model": hm.DiffusionEMD(alpha=2.0)}, "alpha"),
     "no threads": (lambda p, n: {"n_jobs": 0}, "n_jobs"),
@@ -286,8 +286,7 @@ def test_bad_groups_are_refused(result, groups, message):
 
 
 @pytest.mark.parametrize(
-    ("between", "words"),
-    [(1.5, "50 % further apart than"), (0.5, "50 % nearer than"), (1.001, "as far apart as")],
+    ("between", "words"), [(1.5, "50% further apart than"), (0.5, "50% nearer than"), (1.001, "as far apart as")]
 )
 def test_separation_in_words(between, words):
     text = Separation(within=1.0, between=between, agreement=0.75, chance=0.5, n_samples=10).describe("site")
@@ -342,8 +341,8 @@ def test_plot_draws_every_sample_in_its_group(data, result):
     # Cases come first, in the names and in the picture.
     np.testing.assert_allclose(drawn, result.coordinates())
     assert legend_of(axes) == ["case (6)", "control (6)"]
-    colours = {tuple(collection.get_facecolor()[0]) for collection in axes.collections}
-    assert len(colours) == 2
+    colors = {tuple(collection.get_facecolor()[0]) for collection in axes.collections}
+    assert len(colors) == 2
     assert "%" in axes.get_xlabel()
     assert "%" in axes.get_ylabel()
 
@@ -387,14 +386,14 @@ def test_names_in_the_picture_are_inert_text():
 
 def test_plot_has_a_limit_of_groups():
     result = with_distances(flat_distances(np.random.default_rng(0).normal(size=(60, 2))))
-    with pytest.raises(hm.InvalidInputError, match="at most 56 groups to tell apart, found 60"):
+    with pytest.raises(hm.InvalidInputError, match="at most 56 groups with distinct colors and shapes, found 60"):
         result.plot([f"group {i}" for i in range(60)], ax=Figure().add_subplot())
 
 
 def test_plot_of_two_samples_lies_on_one_axis():
     axes = with_distances([[0, 4], [4, 0]]).plot(ax=Figure().add_subplot())
     np.testing.assert_allclose(axes.collections[0].get_offsets(), [[2, 0], [-2, 0]], atol=1e-6)
-    assert axes.get_xlabel() == "axis 1 (100 % of the variation)"
+    assert axes.get_xlabel() == "axis 1 (100% of the variation)"
 
 
 def test_plot_without_matplotlib_names_the_extra(result, monkeypatch):

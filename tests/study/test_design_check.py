@@ -1,4 +1,4 @@
-"""Designs with known answers: what ties samples together, and what cannot be told apart."""
+"""Designs with known answers: what groups dependent samples, and what cannot be separated."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ DESIGNS = {
         {"subject": [f"s{i // 3}" for i in range(18)], "visit": ["a", "b", "c"] * 6},
         [("paired", "subject", "visit")],
     ),
-    "repeated samples": (
-        {"patient": PAIRS, "sex": list("ffmm") * 4},
-        [("pseudo-replicated", "patient", "sex")],
-    ),
+    "repeated samples": ({"patient": PAIRS, "sex": list("ffmm") * 4}, [("pseudo-replicated", "patient", "sex")]),
     "repeated samples of all": ({"patient": list("aaabbbccc"), "sex": list("fmmffmfmf")}, [("block", "patient")]),
     "both": (
         {"donor": PAIRS, "stimulated": TWICE, "sex": list("ffmm") * 4, "age": [20.5 + i // 2 for i in range(16)]},
@@ -43,10 +40,7 @@ DESIGNS = {
         {"treatment": ["drug", "none"] * 8, "condition": ["case", "control"] * 8},
         [("alias", "treatment", "condition")],
     ),
-    "three of the same": (
-        {"a": list("xy") * 8, "b": list("pq") * 8, "c": list("rs") * 8},
-        [("alias", "a", "b", "c")],
-    ),
+    "three of the same": ({"a": list("xy") * 8, "b": list("pq") * 8, "c": list("rs") * 8}, [("alias", "a", "b", "c")]),
     "numbers of the same": (
         {"age": [20.0 + i for i in range(8)], "born": [2000.0 - i for i in range(8)]},
         [("alias", "age", "born")],
@@ -75,15 +69,12 @@ DESIGNS = {
         {"batch": ["1"] * 10 + ["2"] * 2 + ["1"] * 2 + ["2"] * 10, "condition": ["x"] * 12 + ["y"] * 12},
         [("partly confounded", "condition", "batch")],
     ),
-    "balanced batches": (
-        {"batch": [*"1212"] * 4, "condition": [*"xxyy"] * 4},
-        [],
-    ),
+    "balanced batches": ({"batch": [*"1212"] * 4, "condition": [*"xxyy"] * 4}, []),
     "age differs": (
         {"age": [60.5 + i for i in range(10)] + [40.5 + i for i in range(10)], "condition": ["x"] * 10 + ["y"] * 10},
         [("partly confounded", "condition", "age")],
     ),
-    "numbers go together": (
+    "numbers are associated": (
         {"bmi": [20.5 + i for i in range(12)], "weight": [(60.5 + i) ** 2 + 90 * (i % 2) for i in range(12)]},
         [("partly confounded", "bmi", "weight")],
     ),
@@ -129,23 +120,23 @@ def test_what_is_given_is_not_said_again():
 def test_sentences():
     said = {case: [str(remark.sentence) for remark in check_design(table)] for case, (table, _) in DESIGNS.items()}
     assert said["repeated samples"] == [
-        "'sex' is the same in all samples of each 'patient': 16 samples are 8 independent ones, and without "
-        "block='patient' a test counts them all, so that its p-value is too small.",
+        "'sex' is the same in all samples of each 'patient', so only 8 of 16 samples are independent. Without "
+        "block='patient', a test treats all samples as independent, and its p-value is too small."
     ]
     assert said["repeated samples of all"] == [
-        "'patient' ties samples together: it has 3 values in 9 samples, 3 each. "
-        "block='patient' takes this into account."
+        "'patient' has 3 values in 9 samples, 3 samples per value. If samples with the same value depend on each "
+        "other, use block='patient'."
     ]
     assert said["aliased"] == [
-        "'treatment' and 'condition' divide the samples in the same way: that is one test, not 2."
+        "'treatment' and 'condition' divide the samples in the same way, so their tests are one test, not 2."
     ]
     assert said["confounded"][0].endswith("a difference may be due to either, and no adjustment can separate them.")
     assert said["batches within conditions"] == [
-        "Each 'batch' holds samples of one group of 'condition' only: no adjustment can separate the two."
+        "Each 'batch' contains only one group of 'condition', so no adjustment can separate 'batch' from 'condition'."
     ]
     assert said["partly confounded"] == [
-        "'condition' and 'batch' go together (Cramér's V 0.65): 10 of 12 samples of 'x' and 2 of 12 of 'y' are of '1'. "
-        "adjust=['batch'] tests what 'condition' tells beyond it."
+        "'condition' and 'batch' are associated (Cramér's V 0.65): 10 of 12 samples of 'x' and 2 of 12 samples "
+        "of 'y' are in '1'. adjust=['batch'] adjusts the test of 'condition' for 'batch'."
     ]
     assert "(mean 65 in 'x', 45 in 'y')" in said["age differs"][0]
     assert "numeric=['stage']" in said["few numbers"][0]
@@ -172,12 +163,12 @@ def test_independent_variables_are_seldom_called_confounded():
         table = {"batch": rng.integers(0, 3, 20).astype(str), "condition": rng.choice(["x", "y"], 20),
                  "age": rng.normal(size=20)}  # fmt: skip
         called += any(remark.kind == "partly confounded" for remark in check_design(table))
-    # Three pairs at 1 %: 3 of 100 expected, and 9 or more in one of 300 runs.
+    # Three pairs at 1%: 3 of 100 expected, and 9 or more in one of 300 runs.
     assert called <= 8
 
 
 def test_patients_count_once_where_variables_are_theirs():
-    # Seven patients with ten samples each: sex and site go together in the samples by the number of these only.
+    # Seven patients with ten samples each: sex and site are associated in the samples by the number of these only.
     patient = np.repeat([f"p{i}" for i in range(7)], 10)
     sex, site = np.repeat(list("ffffmmm"), 10), np.repeat(list("aaabbbb"), 10)
     kinds = [remark.kind for remark in check_design({"patient": patient, "sex": sex, "hospital": site})]
@@ -196,7 +187,7 @@ def test_notes_of_a_study():
     del table["batch"]
     assert list(design_notes(table, ["stimulated"], blocks=table["donor"])) == []
     (note,) = design_notes(table, ["stimulated", "treatment"], blocks={"any": [d + "!" for d in PAIRS]})
-    assert note.endswith("that is one test, not 2.")
+    assert note.endswith("so their tests are one test, not 2.")
     partly = DESIGNS["partly confounded"][0]
     assert len(list(design_notes(partly, ["condition"]))) == 1
     assert list(design_notes(partly, ["condition"], adjust=["batch"])) == []
@@ -206,7 +197,7 @@ def test_text_is_read_as_numbers_if_that_is_said():
     table = {"dose": [str(i) for i in range(12)], "level": [2.5 * i + i % 2 for i in range(12)]}
     assert [remark.kind for remark in check_design(table)] == ["reading"]
     assert [remark.kind for remark in check_design(table, numeric=["dose"])] == ["partly confounded"]
-    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', which numeric names, found 'x'"):
+    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', a column of numeric, found 'x'"):
         check_design({"dose": ["1", "x"]}, numeric=["dose"])
 
 

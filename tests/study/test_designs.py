@@ -1,4 +1,4 @@
-"""Covariates, pairs and the floor of p in `examine` and in studies: figures of the plain tests, refusals, words."""
+"""Covariates, pairs and the floor of p in `examine` and in studies: figures of the plain tests, errors, words."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_adjusted_findings_are_those_of_the_tests(pairs):
     assert list(visit.tests) == ["permanova"]
     assert list(age.tests) == ["distance correlation"]
     assert visit.adjusted == age.adjusted == ("batch",)
-    assert "adjusted for 'batch': it explains" in str(visit)
-    assert "of the variation left" in str(visit)
+    assert ", adjusted for 'batch' (PERMANOVA partial R2 = " in str(visit)
     assert json.loads(json.dumps(visit.plain()))["adjusted"] == ["batch"]
 
 
@@ -96,7 +95,7 @@ def test_what_covariates_explain_fully_is_not_tested(pairs):
     copy = table["batch"].str.upper()
     found, visit = examine(distances, {"copy": copy, "visit": table["visit"]}, adjust=table[["batch"]], **SETTINGS)
     assert found.answer is None
-    assert "'copy' was not tested: Expected groups to differ from a combination of 'batch'" in found.note
+    assert "'copy' was not tested: Expected groups not to be determined by 'batch'" in found.note
     assert visit.q_value == visit.answer.p_value
     with pytest.raises(InvalidInputError, match="a value of 'batch' for every sample"):
         examine(distances, table[["visit"]], adjust={"batch": [None, *table["batch"][1:]]})
@@ -120,14 +119,14 @@ def test_pairs_tell_what_is_explained_within_them(pairs):
     assert pair.same_group == np.mean(table["visit"].to_numpy()[nearest] == table["visit"])
     assert pair.same_block == np.mean(table["patient"].to_numpy()[nearest] == table["patient"])
     assert pair.chance_block == pytest.approx(1 / 15)
-    assert "Within the 8 pairs of 'patient' it explains" in str(found)
+    assert "Within the 8 pairs of 'patient', the groups explain" in str(found)
     assert found.evidence == "8 pairs"
     assert found.plain()["pairs"]["n_blocks"] == 8
 
 
 def test_shares_in_words_stay_between_nothing_and_all():
     words = [str(Pairs("", 5, True, share, 0.5, 0.1, 0.4, 0.1, 10)) for share in (-0.1, 1.02)]
-    assert ["explains 0 % of" in words[0], "explains 100 % of" in words[1]] == [True, True]
+    assert ["explain 0% of" in words[0], "explain 100% of" in words[1]] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +150,15 @@ def test_which_blocks_are_pairs(values, blocks, expected):
 def test_blocks_of_one_group_are_told():
     distances = apart(np.random.default_rng(3).normal(size=8))
     (found,) = examine(distances, {"it": list("ababaabb")}, blocks=list("11223344"), **SETTINGS)
-    assert "2 of 4 blocks hold one group only and say nothing of it." in found.note
+    assert "2 of 4 blocks have only one group and do not contribute." in found.note
 
 
 def test_so_few_cannot_decide():
     places = np.random.default_rng(4).normal(size=5).repeat(2) * 0.1 + np.tile([0.0, 9.0], 5)
     (found,) = examine(apart(places), {"visit": list("ab" * 5)}, blocks=np.repeat(range(5), 2))
     assert found.undecided
-    limit = "With 5 pairs the smallest possible p-value is 0.0625, so the test of the distances cannot reach 0.05"
-    assert str(found).startswith(f"{limit}: 'visit' explains 100 % of their variation (p = 0.062).")
+    limit = "With 5 pairs the smallest possible p-value is 0.0625, so the test cannot reach 0.05"
+    assert str(found).startswith(f"{limit} (visit: PERMANOVA R2 = 100%, ")
     assert found.plain()["undecided"] is True
     assert found.plain()["tests"]["permanova"]["smallest_p"] == 0.0625
     (three,) = examine(apart(places[:6]), {"visit": list("ababab")})
@@ -224,7 +223,7 @@ def test_a_study_adjusts(cohort, study):
     table = cohort.samples
     alone = permanova(tested, table["visit"], adjust=table[["batch"]], n_permutations=99)
     assert (finding.answer.p_value, finding.answer.statistic) == (alone.p_value, alone.statistic)
-    assert f"samples, adjusted for 'batch': it explains {100 * finding.explained:.2g} %" in found.headline()
+    assert f", adjusted for 'batch' (PERMANOVA partial R2 = {100 * finding.explained:.2g}%" in found.headline()
     assert found.design.names == ("batch", "visit")
     assert found.design["visit"].p_value == alone.p_value
     assert found.design["visit"].partial_r_squared == pytest.approx(finding.explained)
@@ -252,7 +251,7 @@ def test_a_study_of_patients_within_batches(cohort):
     one = study_cohort(cohort, variables=["visit"], block=["patient"], n_permutations=49)
     assert one.plain()["parameters"]["block"] == "patient"
     assert one.findings[0].pairs.block == "patient"
-    assert "of the variation within pairs (p = " in one.headline()
+    assert "% within pairs, p = " in one.headline()
 
 
 def test_variables_nobody_asked_for_leave_out_covariates(cohort):
@@ -261,7 +260,7 @@ def test_variables_nobody_asked_for_leave_out_covariates(cohort):
     assert "batch" not in names
     assert "patient" not in names
     untested = {finding.variable: finding.note for finding in found.findings if finding.answer is None}
-    assert "combination of 'batch'" in untested["kit"]
+    assert "determined by 'batch'" in untested["kit"]
 
 
 def test_a_variable_with_gaps_and_covariates(cohort):
@@ -274,21 +273,21 @@ def test_a_variable_with_gaps_and_covariates(cohort):
     ("asked", "sentence"),
     [
         ({"variables": ["kit"], "adjust": ["batch"]},
-         "'kit' to differ from a combination of 'batch', found none of it left beside them; no adjustment can tell"),
-        ({"formula": "visit + kit + batch"}, "'kit' to differ from a combination of 'visit', 'batch'"),
+         "'kit' not to be determined by 'batch', found that it is; no adjustment can"),
+        ({"formula": "visit + kit + batch"}, "'kit' not to be determined by 'visit', 'batch'"),
         ({"variables": ["visit"], "adjust": ["site"]},
          r"a value of 'site' for every sample, to hold it fixed, found none for 1 of 16 samples \('s00'\)"),
-        ({"variables": ["visit"], "adjust": ["plate"]}, "two samples of every group of 'plate' in a design, found one"),
+        ({"variables": ["visit"], "adjust": ["plate"]}, "every group of 'plate' in a design, found only one sample"),
         ({"variables": ["batch"], "adjust": ["visit"], "block": "patient"},
-         "two groups, or values, of 'batch' in every block, found one only in 2 of 8 blocks"),
+         "two groups, or values, of 'batch' in every block, found only one in 2 of 8 blocks"),
         ({"variables": ["visit"], "adjust": ["btach"]}, r"found 'btach' \(did you mean 'batch'\?\)"),
         ({"formula": "visit + btach"}, r"found 'btach' \(did you mean 'batch'\?\)"),
-        ({"formula": "visit + exit()"}, r"a formula of names of variables .* found '\(\)' in 'visit \+ exit\(\)'"),
+        ({"formula": "visit + exit()"}, r"a formula of variable names .* found '\(\)' in 'visit \+ exit\(\)'"),
         ({"formula": 3}, "formula to be a name, found 3"),
-        ({"formula": "visit", "variables": ["visit"]}, "formula alone, .* found variables beside it"),
-        ({"formula": "visit", "adjust": ["batch"]}, "formula alone, .* found adjust beside it"),
+        ({"formula": "visit", "variables": ["visit"]}, "formula alone, .* found variables as well"),
+        ({"formula": "visit", "adjust": ["batch"]}, "formula alone, .* found adjust as well"),
         ({"adjust": "batch"}, r"adjust to be a list of names, found 'batch'; write \['batch'\]"),
-        ({"block": ["patient", "nobody"]}, "variable of the samples, found 'nobody'"),
+        ({"block": ["patient", "nobody"]}, "column of sample metadata, found 'nobody'"),
         ({"block": ["patient", 3]}, "block to be a name, found 3"),
     ],
 )  # fmt: skip
@@ -321,5 +320,5 @@ def test_a_comparison_made_before_is_adjusted(cohort):
     blocks = {"patient": cohort.samples["patient"], "batch": cohort.samples["batch"]}
     several = study_comparison(comparison, table[["visit"]], blocks=blocks, n_permutations=19)
     assert several.record.parameters["block"] == ["patient", "batch"]
-    with pytest.raises(InvalidInputError, match=r"the samples in adjust, found 'bach' \(did you mean 'batch'"):
+    with pytest.raises(InvalidInputError, match=r"sample metadata in adjust, found 'bach' \(did you mean 'batch'"):
         study_comparison(comparison, table, adjust=["bach"])

@@ -57,7 +57,7 @@ def test_a_study_draws_the_same_cells(cohort, result):
     assert sum(found.cells for found in study.contrast.types) == 240
     assert study.record.parameters["equal_cells"] is True
     assert study.plain()["drawn"] == {"n_cells": 30, "fewest": 30, "most": 160, "drawn": 240, "of": sum(SIZES)}
-    sentence = "30 cells were drawn from every sample, which have 30 to 160: 240 of 611 cells"
+    sentence = "30 cells were drawn from every sample, 240 of 611 cells in total (samples have 30 to 160 cells)"
     assert any(sentence in note for note in study.notes)
     assert render(study).count(sentence) >= 2
 
@@ -95,7 +95,7 @@ def test_a_graph_keeps_its_nodes(frame):
 def test_weights_are_refused(frame):
     points = frame[["x", "y", "z"]].to_numpy()
     weights = np.random.default_rng(0).random((2, len(points)))
-    with pytest.raises(InvalidInputError, match=r"samples whose points count alike, .*found weights in 'a'"):
+    with pytest.raises(InvalidInputError, match=r"samples whose points have equal weight, .*found weights in 'a'"):
         hm.compare(points, hm.measures_from_weights(weights, names=["a", "b"]), n_neighbors=8, equal_cells=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import FrozenInstanceError, fields
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import heatmover as hm
 from heatmover.errors import InvalidInputError
 from heatmover.study import InMemory, StudyParameters
+from heatmover.study.parameters import COMPARED, descriptions
 from heatmover.study.scale import InPieces
 
 IN_PIECES = partial(hm.study_cohort, comparer=InPieces())
@@ -26,8 +28,11 @@ BAD = {
         {"numeric": ["a"], "categorical": ["b", "a"]},
         "a variable in numeric or in categorical, found 'a' in both",
     ),
-    "unknown variable": ({"numeric": ["grup"]}, r"a variable of the samples, found 'grup' \(did you mean 'group'\?\)"),
-    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', which numeric names, found 'a'"),
+    "unknown variable": (
+        {"numeric": ["grup"]},
+        r"the name of a column of sample metadata, found 'grup' \(did you mean 'group'\?\)",
+    ),
+    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', a column of numeric, found 'a'"),
     "min_cells": ({"min_cells": 0}, "min_cells to be a whole number of at least 1, found 0"),
     "fraction": ({"min_cells": 1.5}, "min_cells to be a whole number of at least 1, found 1.5"),
     "truth": ({"allow_components": "yes"}, "allow_components to be True or False, found 'yes'"),
@@ -47,6 +52,21 @@ BAD = {
         "a parameter of a study, found 'xyzzy'; there are 'variables', 'block', 'adjust', 'formula', 'align_batch'",
     ),
 }
+
+
+@pytest.mark.parametrize("function", [hm.compare, hm.tl.sample_distances])
+def test_signatures_that_users_read_agree_with_the_descriptions(function):
+    parameters = signature(function).parameters
+    defaults = {name: parameters[name].default for name in COMPARED}
+    # A study removes small-sample bias by default; a comparison reports the cells at hand.
+    expected = {name: descriptions(StudyParameters)[name].default for name in COMPARED} | {"bias": "raw"}
+    assert defaults == expected
+
+
+def test_an_option_that_an_out_of_core_comparison_lacks_is_refused(cohort):
+    for call in (hm.scale.compare_cohort, hm.scale.histograms):
+        with pytest.raises(InvalidInputError, match=r"an option of an out-of-core run, found 'variables'; there are"):
+            call(cohort, variables=["group"])
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +92,7 @@ def test_what_is_given_by_name_changes_what_is_given_as_a_value():
     given = StudyParameters(n_neighbors=7, random_state=3)
     assert StudyParameters.named(given, {"random_state": 4}) == StudyParameters(n_neighbors=7, random_state=4)
     assert given.random_state == 3
-    with pytest.raises(InvalidInputError, match=r"parameters to be StudyParameters, found dict; or give them by"):
+    with pytest.raises(InvalidInputError, match=r"parameters to be StudyParameters, found dict; pass"):
         StudyParameters.named({"n_neighbors": 7}, {})
     with pytest.raises(FrozenInstanceError):
         given.n_neighbors = 8
@@ -91,7 +111,7 @@ def test_the_record_is_every_parameter_as_plain_values():
 
 
 def test_threads_are_given_once(cohort):
-    with pytest.raises(InvalidInputError, match="n_jobs in the comparer, found n_jobs=2 beside it"):
+    with pytest.raises(InvalidInputError, match="n_jobs in the comparer, found n_jobs=2 as well"):
         hm.study_cohort(cohort, comparer=InMemory(1), n_jobs=2)
 
 
@@ -104,3 +124,10 @@ def test_a_variable_is_not_adjusted_for_itself():
     StudyParameters(variables=["condition", "batch"], adjust=["batch"])
     with pytest.raises(InvalidInputError, match=r"'condition' in adjust too; leave it out of one of the two"):
         StudyParameters(variables=["condition"], adjust=["condition"])
+
+
+@pytest.mark.parametrize("block", ["batch", ["patient", "batch"]])
+def test_a_block_is_not_a_covariate(block):
+    words = "^Expected different columns in block and adjust, found 'batch' in both; leave it out of one of the two.$"
+    with pytest.raises(InvalidInputError, match=words):
+        StudyParameters(block=block, adjust=["age", "batch"])

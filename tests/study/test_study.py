@@ -1,4 +1,4 @@
-"""`study`: its numbers are those of `compare` and `examine`, its refusals name the reason, its record is plain."""
+"""`study`: its numbers are those of `compare` and `examine`, its errors name the reason, its record is plain."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_samples_left_out_are_as_if_never_there(read):
     np.testing.assert_array_equal(found.comparison.distances, without.comparison.distances)
     assert list(found.variables.index) == list(found.comparison.names) == list(without.comparison.names)
     assert found.findings[0].answer.p_value == without.findings[0].answer.p_value
-    assert found.notes[0] == "2 samples with fewer than 4 cells left out: 's4', 's7'."
+    assert found.notes[0] == "2 samples with fewer than 4 cells were left out: 's4', 's7'."
     assert found.plain()["samples"] == 8
     kept = study_cohort(read(frame), min_cells=1, variables=["condition"], **QUICK)
     assert len(kept.comparison.names) == 10
@@ -137,11 +137,11 @@ def test_blocks_are_those_of_the_samples_kept(cohort):
     [
         ({"variables": ["conditon"]}, r"'conditon' \(did you mean 'condition'\?\)"),
         ({"variables": ["cluster"]}, "constant within each sample, found that it varies within 10 of 10"),
-        ({"variables": ["center"]}, "'center' to differ between samples, found only 'here' in all 10"),
-        ({"block": "nobody"}, "the name of a variable of the samples"),
+        ({"variables": ["center"]}, "'center' to differ between samples, found only 'here' in 10 samples"),
+        ({"block": "nobody"}, "the name of a column of sample metadata"),
         ({"block": "cluster"}, "constant within each sample"),
         ({"min_cells": 0}, "min_cells to be a whole number of at least 1"),
-        ({"min_cells": 21}, "at least two samples of 21 cells to compare, found 0 of 10; lower min_cells"),
+        ({"min_cells": 21}, "samples with 21 or more cells to compare, found 0 of 10 samples; lower min_cells"),
         ({"n_permutations": 0}, "n_permutations"),
         ({"n_neighbors": 0}, "n_neighbors"),
         ({"landmarks": "some"}, "landmarks"),
@@ -163,7 +163,7 @@ def test_a_variable_without_any_value(read):
     frame = make_frame()
     frame["empty"] = pd.Series([None] * len(frame), dtype="string")
     cohort = read(frame)
-    with pytest.raises(InvalidInputError, match="found no value at all in all 10"):
+    with pytest.raises(InvalidInputError, match="found no value in 10 samples"):
         choose_variables(cohort, cohort.samples, ["empty"], None)
 
 
@@ -195,19 +195,22 @@ def test_components_are_weighed_by_cells():
 
 
 def test_headlines(cohort, finished):
-    assert finished.headline().startswith("'condition' goes with the distances between the 10 samples: it explains ")
-    assert f"(p = {finished.findings[0].answer.p_value:.2g})" in finished.headline()
+    assert finished.headline().startswith("Samples differ by condition (PERMANOVA R2 = ")
+    assert (
+        f", p = {finished.findings[0].answer.p_value:.2g}, q = {finished.findings[0].q_value:.2g})"
+        in finished.headline()
+    )
     none = study_comparison(finished.comparison, {"same": ["a"] * 10}, **QUICK)
-    assert none.headline() == "10 samples were compared; no variable of theirs could be tested."
+    assert none.headline() == "10 samples were compared; no sample metadata could be tested."
     number = study_comparison(finished.comparison, {"size": list(range(10))}, **QUICK)
-    assert "has a distance correlation of" in number.headline()
+    assert "(distance correlation " in number.headline()
     noise = study_comparison(finished.comparison, {"noise": list("aabbaabbaa")}, **QUICK)
-    assert noise.headline().startswith("No sign that 'noise' goes with")
+    assert noise.headline().startswith("No evidence that noise is associated with")
     many = {"weak": ["a", "b"] * 5, **{f"noise {i}": list("aabbaabbaa") for i in range(9)}}
     shaky = study_comparison(finished.comparison, many, n_permutations=30)
     assert not shaky.findings[0].sure
-    assert "may go" in shaky.headline()
-    assert shaky.headline().endswith("which is not sure among 10 variables tested.")
+    assert shaky.headline().startswith("Samples may differ by weak (PERMANOVA R2 = ")
+    assert shaky.headline().endswith("; not significant after correction for multiple testing.")
     assert repr(none) == f"Study({none.headline()})"
 
 
@@ -219,7 +222,8 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert record["input"]["varying"] == {"cluster": 10}
     assert record["parameters"] == {
         "variables": ["condition", "age"], "block": None, "adjust": [], "formula": None,
-        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "reference": None, "numeric": [],
+        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "cell_map": "auto", "reference": None,
+            "numeric": [],
         "categorical": [], "min_cells": None, "allow_components": False, "n_neighbors": 30, "landmarks": "auto",
         "equal_cells": False, "bias": "corrected", "n_bootstrap": 0, "units": None, "n_permutations": 99,
         "random_state": 0,
@@ -227,7 +231,7 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert [found["variable"] for found in record["findings"]] == ["condition", "age"]
     assert record["findings"][0]["tests"]["permanova"]["p_value"] == finished.findings[0].answer.p_value
     assert set(record["seconds"]) >= {
-        "find neighbours",
+        "find neighbors",
         "diffuse measures",
         "compare",
         "diagnose graph",
@@ -254,7 +258,7 @@ def test_small_samples_are_noted(read):
     frame = pd.DataFrame({"sample": np.repeat([f"s{i:02d}" for i in range(12)], sizes)})
     frame[["x", "y"]] = rng.normal(size=(len(frame), 2))
     found = study_cohort(read(frame), bias="raw", **QUICK)
-    (note,) = [note for note in found.notes if note.startswith("Small samples look far")]
+    (note,) = [note for note in found.notes if note.startswith("Small samples look artificially distant")]
     assert "3 to 140 cells; 6 samples have fewer than 30" in note
     assert found.findings == ()
     assert not any(note.startswith("Small") for note in study_cohort(read(frame), **QUICK).notes)
@@ -269,7 +273,7 @@ def test_samples_of_one_cell_are_refused_before_the_work(read):
     )
     cohort = read(frame)
     with pytest.raises(
-        InvalidInputError, match=r"a sample of at least two cells.*found 12 samples of 1 cell; bias='raw'"
+        InvalidInputError, match=r"a sample with at least two cells.*found 12 samples with 1 cell each; bias='raw'"
     ):
         study_cohort(cohort, min_cells=1, **QUICK)
     assert study_cohort(cohort, min_cells=1, n_neighbors=4, bias="raw", **QUICK).comparison.uncertainty is None
@@ -289,13 +293,13 @@ def test_a_corrected_study_does_not_advise_to_correct(read, monkeypatch):
     frame = make_frame().drop(index=range(5))
     for bias in ("raw", "corrected"):
         notes = study_cohort(read(frame), variables=["condition"], bias=bias, **QUICK).notes
-        (note,) = [note for note in notes if note.startswith("Small samples look far")]
+        (note,) = [note for note in notes if note.startswith("Small samples look artificially distant")]
         assert ("bias='corrected'" in note) == (bias == "raw")
 
 
 def test_landmarks_are_noted(cohort):
     found = study_cohort(cohort, landmarks=60, variables=["condition"], **QUICK)
-    assert any(note.startswith("Landmarks stood for the cells: Spearman") for note in found.notes)
+    assert any(note.startswith("Landmarks approximate the cells: Spearman") for note in found.notes)
     assert found.plain()["landmarks"]["n_landmarks"] == 60
 
 
@@ -335,7 +339,7 @@ def test_progress(cohort):
     watch = Noting()
     study_cohort(cohort, progress=watch, **QUICK)
     assert watch.stages == [
-        "find neighbours", "choose scales", "diffuse measures", "assess noise", "compare", "diagnose graph",
+        "find neighbors", "choose scales", "diffuse measures", "assess noise", "compare", "diagnose graph",
         "test variables",
     ]  # fmt: skip
 
@@ -379,7 +383,7 @@ def test_study_comparison_a_larger_table(finished):
 
 
 def test_names_of_variables_that_read_the_same(finished):
-    with pytest.raises(InvalidInputError, match="different labels to read differently, found such as 1 and '1'"):
+    with pytest.raises(InvalidInputError, match="distinct labels to have distinct names, found 1 and '1'"):
         study_comparison(finished.comparison, {1: range(10), "1": range(10)}, **QUICK)
 
 

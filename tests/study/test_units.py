@@ -63,7 +63,7 @@ def test_distances_are_those_of_a_calibration(points, labels, units):
     np.testing.assert_allclose(hm.pairwise_distances(result.embedding), linear, rtol=1e-5)
     assert result.model.weights == expected.model.weights
     assert result.calibration.plain() == expected.plain()
-    assert result.max_scale_reason == "it fits the 64 exact pairs best"
+    assert result.max_scale_reason == "this value fits the 64 exact pairs best"
 
 
 def test_they_are_near_the_exact_ones(points, labels):
@@ -78,13 +78,13 @@ def test_intervals_and_floors_go_through_the_curve(study):
     found = comparison.uncertainty
     np.testing.assert_array_equal(comparison.intervals.lower, curve(found.lower))
     np.testing.assert_array_equal(comparison.intervals.upper, curve(found.upper))
-    np.testing.assert_array_equal(comparison.intervals.told_apart, found.told_apart)
+    np.testing.assert_array_equal(comparison.intervals.distinguishable, found.distinguishable)
     assert comparison.noise_floor(30) == curve(found.noise_floor(30))
     corrected = hm.pairwise_distances(comparison.embedding)
     np.testing.assert_allclose(comparison.distances, curve(corrected), rtol=1e-5)
     assert np.isfinite(comparison.distances).all()
     assert study.plain()["uncertainty"]["noise_floor"] == {"30": comparison.noise_floor(30)}
-    floor = f"Two samples of 30 cells from one distribution would be {comparison.noise_floor(30):.2g} apart"
+    floor = f"Sampling noise alone would put two identical samples of 30 cells {comparison.noise_floor(30):.2g} apart"
     assert any(floor in note for note in study.notes)
 
 
@@ -115,12 +115,12 @@ def test_report_and_record_say_it(study):
     assert record["parameters"]["units"] == "euclidean"
     assert record["units"]["n_pairs"] == 64
     sentence = (
-        f"64 pairs of samples were solved exactly, and distances predicted without a pair differ from its exact one by "
-        f"{100 * found.median_error:.1f} % (median), 90 % of them by at most {100 * found.error_90:.1f} %."
+        f"64 pairs of samples were solved exactly. Cross-validated predictions differ from the exact distances by "
+        f"{100 * found.median_error:.1f}% (median), 90% of them by at most {100 * found.error_90:.1f}%."
     )
     assert any(sentence in note for note in study.notes)
     assert sentence in page
-    assert f"90th percentile {100 * found.error_90:.1f} %" in page
+    assert f"90th percentile {100 * found.error_90:.1f}%" in page
 
 
 def test_landmarks_are_the_points(points, labels):
@@ -186,7 +186,7 @@ def test_without_pot_the_extra_is_named_before_any_work(monkeypatch, cohort):
 
 def test_weights_are_told_with_noise(points):
     weights = np.random.default_rng(0).random((12, len(points)))
-    with pytest.raises(InvalidInputError, match="cells count alike"):
+    with pytest.raises(InvalidInputError, match="without weights on cells"):
         hm.compare(points, hm.measures_from_weights(weights), n_neighbors=8, units="euclidean", bias="corrected")
 
 
@@ -210,7 +210,7 @@ def test_stages_count_pairs_and_noise(cohort):
     assert all(total == done for _, total, done in seen)
     names = [name for name, _, _ in seen]
     assert names == [
-        "draw equally many", "find neighbours", "choose scales", "calibrate units", "diffuse measures",
+        "draw equally many", "find neighbors", "choose scales", "calibrate units", "diffuse measures",
         "assess noise", "compare", "diagnose graph", "test variables",
     ]  # fmt: skip
     assert set(study.record.seconds) == set(names)

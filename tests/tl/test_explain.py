@@ -175,7 +175,7 @@ BAD = {
     ),
     "reference": ({"groupby": "condition", "reference": "healthy"}, "reference to be one of the groups in 'condition'"),
     "both": ({"groupby": "condition", "group": "case", "reference": "case"}, "a reference other than the group"),
-    "which": ({"groupby": "stage"}, "group= to say which group to explain, found 3 in 'stage'"),
+    "which": ({"groupby": "stage"}, "group= to name the group to explain, found 3 in 'stage'"),
     "annotation": ({"groupby": "condition", "annotation": "branches"}, r"annotation to be .*did you mean 'branch'"),
     "one kind": ({"groupby": "condition", "annotation": "alone"}, "2 to 1,000 cell types, found 1 in 'alone'"),
     "blocks": ({"groupby": "condition", "blocks": "branch"}, "blocks='branch' to be the same in all cells"),
@@ -200,7 +200,9 @@ def test_bad_input_is_named_and_nothing_is_written(adata, case):
 def test_distances_must_be_there_and_of_these_cells(fresh, adata):
     with pytest.raises(InvalidInputError, match="an AnnData with distances between samples, found none in uns"):
         explain(fresh.copy(), "condition")
-    with pytest.raises(InvalidInputError, match="the cells of all 16 samples whose distances are stored, found those"):
+    with pytest.raises(
+        InvalidInputError, match="the cells of all 16 samples whose distances are stored, found cells of 15"
+    ):
         explain(adata[adata.obs["sample"] != "case-01"].copy(), "condition")
     with pytest.raises(InvalidInputError, match="other cells in 1 sample"):
         explain(adata[1:].copy(), "condition")
@@ -210,15 +212,11 @@ def test_distances_must_be_there_and_of_these_cells(fresh, adata):
         explain(moved, "condition")
 
 
-def test_distances_that_cannot_be_made_again_are_refused(fresh, adata):
+def test_distances_that_cannot_be_made_again_are_refused(fresh):
     other = fresh.copy()
     sample_distances(other, "sample", n_neighbors=15, random_state=None)
     with pytest.raises(InvalidInputError, match="distances that can be computed again, found random_state=None"):
         explain(other, "condition")
-    adata.uns["heatmover"]["landmarks"] = {"n_landmarks": 80}
-    del adata.uns["heatmover"]["params"]["landmarks"]
-    with pytest.raises(InvalidInputError, match="found those of an earlier version, through landmarks"):
-        explain(adata, "condition")
 
 
 def test_a_failure_of_the_work_writes_nothing(adata, monkeypatch):

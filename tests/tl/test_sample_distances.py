@@ -63,7 +63,7 @@ def test_principal_components_come_before_x(adata, data, expected):
     assert adata.uns["heatmover"]["params"]["use_rep"] == "X_pca"
 
 
-def test_standardised_features(adata, data):
+def test_standardized_features(adata, data):
     adata.X = adata.X * np.linspace(1, 100, 10, dtype=np.float32)
     sample_distances(adata, "sample", standardize=True)
     points = (data.points - data.points.mean(axis=0)) / data.points.std(axis=0)
@@ -143,8 +143,8 @@ def test_a_view_becomes_an_object_of_its_own(adata):
 BAD = {
     "key of samples": ({"sample_key": "Sampel"}, "did you mean 'sample'"),
     "representation": ({"use_rep": "X_pac"}, "use_rep to be 'X' or a key of obsm.*did you mean 'X_pca'"),
-    "neighbours": ({"neighbors_key": "neighbours"}, "did you mean 'neighbors'"),
-    "no neighbours": ({"neighbors_key": "other"}, "found 'other'; there are 'connectivities', 'neighbors'"),
+    "neighbors": ({"neighbors_key": "neighbours"}, "did you mean 'neighbors'"),
+    "no neighbors": ({"neighbors_key": "other"}, "found 'other'; there are 'connectivities', 'neighbors'"),
     "two spaces": ({"use_rep": "X_pca", "neighbors_key": "neighbors"}, "use_rep and neighbors_key"),
     "two steps": ({"standardize": True, "neighbors_key": "neighbors"}, "standardize and neighbors_key"),
     "landmarks of a graph": ({"landmarks": 50, "neighbors_key": "neighbors"}, "landmarks are found among"),
@@ -153,7 +153,7 @@ BAD = {
     "model": ({"model": "best"}, "model to be a DiffusionEMD"),
     "one sample": ({"sample_key": "all"}, "at least two samples"),
     "missing labels": ({"sample_key": "holes"}, "a sample label for every cell in 'holes', found 3 of 320 missing"),
-    "mixed labels": ({"sample_key": "mixed"}, "different labels to read differently"),
+    "mixed labels": ({"sample_key": "mixed"}, "distinct labels to have distinct names"),
     "NaN": ({"use_rep": "X_nan"}, "without NaN"),
 }
 

@@ -58,7 +58,7 @@ def test_what_is_constant_is_carried_over_as_it_is(cells, found):
     assert list(found.uns["heatmover"]["varying"]) == ["branch", "partly"]
 
 
-def test_colours_of_what_is_carried_over(found):
+def test_colors_of_what_is_carried_over(found):
     assert list(found.uns["condition_colors"]) == ["#111111", "#222222", "#333333"]
     assert "branch_colors" not in found.uns
 

@@ -1,4 +1,4 @@
-"""Barycentres against a linear program, and their certificate."""
+"""Barycenters against a linear program, and their certificate."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_a_support_is_kept():
     np.testing.assert_array_equal(by_index.masses, found.masses)
 
 
-def test_a_majority_is_its_own_barycentre():
+def test_a_majority_is_its_own_barycenter():
     model = small_model()
     rows = np.random.default_rng(2).dirichlet(np.ones(25), 3)
     found = barycenter(model, rows, [0.6, 0.2, 0.2], tol=5e-3, n_iterations=5_000)
@@ -115,7 +115,7 @@ def test_the_dual_step_is_the_proximal_map():
 
 BAD = {
     "weights": ({"weights": [1, 2]}, "one number for each measure"),
-    "negative": ({"weights": [1, -1, 1]}, "not negative"),
+    "negative": ({"weights": [1, -1, 1]}, "non-negative"),
     "zero": ({"weights": [0, 0, 0]}, "not all zero"),
     "support": ({"support": [30]}, "indices below 25"),
     "empty": ({"support": np.zeros(25, dtype=bool)}, "at least one point"),

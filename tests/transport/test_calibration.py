@@ -264,16 +264,16 @@ WITH_NAN[0, 1] = WITH_NAN[1, 0] = np.nan
     ("settings", "said"),
     [
         ({"model": "swiss"}, "model to be a DiffusionEMD, found str"),
-        ({"points": None}, "points .* whose distances are the unit, found none"),
+        ({"points": None}, "points .* which define the unit, found none"),
         ({"points": DATA.points[:-1]}, r"points of shape \(280, n_dimensions\)"),
         ({"points": DATA.points[:, 0]}, "2-d"),
         ({"ground": "mahalanobis"}, "ground to be .geodesic., .euclidean., .cosine., .* or costs"),
         ({"ground": COSTS[:5, :5]}, r"costs of shape \(280, 280\), found shape \(5, 5\)"),
-        ({"ground": -COSTS}, "non-negative costs, found a smallest of -"),
-        ({"ground": ASYMMETRIC}, "symmetric costs, found two directions that differ by 1"),
+        ({"ground": -COSTS}, "non-negative costs, found a smallest value of -"),
+        ({"ground": ASYMMETRIC}, "symmetric costs, found costs of the two directions that differ by up to 1"),
         ({"ground": DIAGONAL}, "costs with a zero diagonal, found up to 1"),
         ({"ground": WITH_NAN}, "ground without NaN"),
-        ({"ground": np.zeros_like(COSTS)}, "at least 16 pairs of measures that cost something .*, found 0 of 30"),
+        ({"ground": np.zeros_like(COSTS)}, "16 pairs of measures with a positive exact distance, found 0 of 30"),
         ({"n_pairs": 10}, "n_pairs of at least 1., two for each of the .* scales, found 10"),
         ({"n_pairs": "many"}, "n_pairs to be a whole number"),
         ({"n_pairs": 100}, "at least 15 measures, for n_pairs=100 different pairs, found 14"),
@@ -294,7 +294,7 @@ def test_geodesics_need_one_component():
     far = DATA.points + np.where(DATA.labels < 7, 100.0, 0.0)[:, None]
     with pytest.warns(hm.GraphWarning, match="2 components"):
         model = hm.DiffusionEMD(hm.Graph.from_points(far, n_neighbors=12)).fit(MEASURES)
-    with pytest.raises(hm.InvalidInputError, match=r"one connected component .* no path joins"):
+    with pytest.raises(hm.InvalidInputError, match=r"one connected component .* no path connects"):
         calibrated(model, points=far, ground="geodesic")
     # The straight line does not ask for a path.
     assert np.isfinite(calibrated(model, points=far).predicted).all()
@@ -304,7 +304,7 @@ def test_a_solver_that_stops_early_is_an_error(monkeypatch):
     from heatmover.transport import exact
 
     monkeypatch.setattr(exact, "MAX_PIVOTS", 1)
-    with pytest.raises(hm.HeatmoverError, match="to optimality, found that it gave up"):
+    with pytest.raises(hm.HeatmoverError, match="found that POT stopped early"):
         calibrated()
 
 

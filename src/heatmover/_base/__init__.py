@@ -1,1 +1,1 @@
-"""What every room may use: types, checks, words, files, threads, stores, compiled loops; knows nothing of EMD."""
+"""Provide types, checks, words, files, threads, stores and compiled loops to all packages, without any EMD code."""

@@ -1,8 +1,10 @@
-"""Write files whole or not at all, lock them for one process, check paths, and make values plain for JSON."""
+"""Write files completely or not at all, lock them, check paths, convert values for JSON; any package may call it."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import math
 import os
 import stat
@@ -13,26 +15,27 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from heatmover.errors import InvalidInputError
 
-__all__ = ["check_place", "lock_file", "plain", "replacing", "sync", "try_lock"]
+Arrays = dict[str, npt.NDArray[Any]]
 
-# A lock that is held, and a file system that knows no locks.
+# Error numbers if another process holds a lock, and error numbers if the file system has no locks.
 HELD = {errno.EWOULDBLOCK, errno.EACCES}
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
-    """Give a file to write; when it is complete and on the disk it takes its place, else nothing is left of it.
+    """Yield a temporary file that replaces the target once complete and synced; an error removes the temporary file.
 
     Parameters
     ----------
     path
-        Where to; a file that is there already is replaced.
+        Path of the target; an existing file is replaced.
     mode, **options
-        As in `open`, ``"w"`` or ``"wb"``.
+        Arguments of `open`; the mode is ``"w"`` or ``"wb"``.
 
     Examples
     --------
@@ -48,7 +51,7 @@ def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
     target = Path(path)
     if not target.name:
         raise InvalidInputError("the path of a file", repr(os.fspath(path)))
-    # In the same folder: only there is a rename one indivisible step.
+    # Use the same folder, because a rename is atomic only within one file system.
     temporary = target.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open(mode.replace("w", "x"), **options) as file:
@@ -61,9 +64,52 @@ def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
         temporary.unlink(missing_ok=True)
 
 
+def save_arrays(path: Path, seal: str, arrays: Arrays) -> None:
+    """Write arrays to a ``.npz`` file, completely or not at all, with a checksum of the arrays and of ``seal``.
+
+    Parameters
+    ----------
+    path
+        Path of the file; an existing file is replaced.
+    seal
+        Description of everything on which the arrays depend.
+    arrays
+        Arrays by name.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "counts.npz"
+    >>> save_arrays(path, "seed 0", {"counts": np.arange(3)})
+    >>> load_arrays(path, "seed 0"), load_arrays(path, "seed 1")
+    ({'counts': array([0, 1, 2])}, None)
+    """
+    with replacing(path, "wb") as file:
+        np.savez(file, checksum=np.array(_checksum(seal, arrays)), **arrays)  # type: ignore[arg-type]
+
+
+def load_arrays(path: Path, seal: str) -> Arrays | None:
+    """Read arrays that `save_arrays` wrote; return None if they are missing, damaged or have another ``seal``."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays: Arrays = {key: file[key] for key in file.files}
+        return arrays if str(arrays.pop("checksum")) == _checksum(seal, arrays) else None
+    # The errors that libraries raise for damaged files have no common base class.
+    except Exception:
+        return None
+
+
+def _checksum(seal: str, arrays: Arrays) -> str:
+    described = {key: [array.dtype.str, *array.shape] for key, array in sorted(arrays.items())}
+    digest = hashlib.sha256(json.dumps([seal, described]).encode())
+    for _, array in sorted(arrays.items()):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, onto the disk."""
-    # Windows opens no folders, and some network disks synchronise none: a rename is then as sure as they make it.
+    """Write a file, or the entries of a folder, from the system's buffers to the disk."""
+    # Windows cannot open folders, and some network disks cannot sync them. A crash may then undo a rename.
     with suppress(OSError) if path.is_dir() else nullcontext():
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -73,9 +119,10 @@ def sync(path: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Lock an open file without waiting: True if that went, False if another holds it, None where there are no locks.
+    """Lock an open file without waiting.
 
-    The system lets go of the lock when the process ends, however it ends.
+    Return True if the file is now locked, False if another process holds the lock, and None if the file system has no
+    locks. The system releases the lock when the process ends, even if the process is killed.
     """
     try:
         import fcntl
@@ -92,14 +139,14 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
-def lock_file(path: Path, *, create: bool = True) -> int:
-    """Open a file to lock, which may be made if it is not there; nothing that stands there is followed or changed."""
-    # Neither a link, which could lead to a file of the user's, nor a pipe, which would wait for a reader.
+def lock_file(path: Path) -> int:
+    """Open a file for locking, or create it; never follow a link or change the content."""
+    # Reject links, which could point to any file of the user, and do not wait if the path is a pipe without a reader.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0) | careful, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | careful, 0o666)
     except PermissionError:
-        # In a folder that all may write to, another user's: it can be locked without being written.
+        # The file may belong to another user of a shared folder; a lock needs no permission to write.
         descriptor = os.open(path, os.O_RDONLY | careful)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -108,7 +155,7 @@ def lock_file(path: Path, *, create: bool = True) -> int:
 
 
 def check_place(path: str | os.PathLike[str], what: str) -> Path:
-    """Return a path that names a place, or raise: to the system an empty name is the current folder."""
+    """Return a path, or raise an error if it is empty, which would mean the current folder, or cannot be encoded."""
     text = os.fspath(path)
     try:
         unusable = not str(text) or "\0" in str(text) or not os.fsencode(text)
@@ -120,7 +167,7 @@ def check_place(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: NaN becomes null, infinity becomes text, anything unknown its name.
+    """Convert a value to one that JSON can hold: NaN becomes null; infinity and unknown objects become text.
 
     Examples
     --------
@@ -132,7 +179,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(inner) for inner in value]
     if isinstance(value, np.floating):
-        return plain(float(value))  # a longdouble's own tolist is a longdouble
+        return plain(float(value))  # tolist of a longdouble returns a longdouble
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, float):

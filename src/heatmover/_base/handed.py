@@ -1,20 +1,18 @@
-"""Registry for calls upwards (reports of comparisons and of mapped samples); the package face fills it."""
+"""Let packages call functions of packages that import them (reports), which `heatmover/__init__.py` registers here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["hand_in", "handed"]
-
 _LOADERS: dict[str, Callable[[], Any]] = {}
 
 
 def hand_in(name: str, load: Callable[[], Any]) -> None:
-    """Say how something is loaded when it is first needed."""
+    """Register the loader of a function under a name; the loader imports and returns the function."""
     _LOADERS[name] = load
 
 
 def handed(name: str) -> Any:
-    """Return what was handed in under a name."""
+    """Load and return the function registered under a name."""
     return _LOADERS[name]()

@@ -1,25 +1,23 @@
-"""How long work tells the outside how far it is: one small protocol, silent by default."""
+"""Report the progress of long computations through one protocol; any package may call it, and front ends display it."""
 
 from __future__ import annotations
 
 from typing import Protocol, final
 
-__all__ = ["SILENT", "Progress", "Silent"]
-
 
 class Progress(Protocol):
-    """Receives the stages of a computation; a front end draws them."""
+    """Receiver of the stages of a computation, which a front end displays."""
 
     def stage(self, name: str, total: int) -> None:
-        """Begin a stage of ``total`` steps; the stage before it has ended."""
+        """Begin a stage of ``total`` steps, which ends the previous stage."""
 
     def advance(self, steps: int = 1) -> None:
-        """Report finished steps of the current stage; may be called from several threads."""
+        """Report finished steps of the current stage; several threads may call this at once."""
 
 
 @final
 class Silent:
-    """Progress that nobody watches."""
+    """Receiver that ignores all progress."""
 
     def stage(self, name: str, total: int) -> None:
         """Ignore the stage."""

@@ -1,4 +1,4 @@
-"""Values whose arrays nobody writes to, also after they were pickled or copied."""
+"""Make the arrays of frozen values read-only, also in pickles and copies; base class for any package."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ReadOnlyArrays", "frozen_view"]
-
 
 def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the same array, read-only: a kernel that only reads it is then compiled once, not for either kind.
+    """Return a read-only view of an array, so that numba does not compile a kernel for writable arrays as well.
 
     Examples
     --------
@@ -24,7 +22,7 @@ def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class ReadOnlyArrays:
-    """Base of frozen dataclasses: every array that is a field is read-only, in the value and in its copies.
+    """Base class of frozen dataclasses whose arrays are read-only, also in copies and pickles.
 
     Examples
     --------
@@ -38,7 +36,7 @@ class ReadOnlyArrays:
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
-            # A sparse matrix is three arrays.
+            # A sparse matrix consists of three arrays.
             parts = [value.data, value.indices, value.indptr] if hasattr(value, "indptr") else [value]
             for part in parts:
                 if isinstance(part, np.ndarray):
@@ -46,4 +44,4 @@ class ReadOnlyArrays:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        ReadOnlyArrays.__post_init__(self)  # a pickle forgets that its arrays were read-only, and so does a deep copy
+        ReadOnlyArrays.__post_init__(self)  # arrays from a pickle or a deep copy are writable again

@@ -1,27 +1,24 @@
-"""Run tasks in threads with results in order, read ahead while workers run, and limit BLAS to one thread."""
+"""Run tasks in threads, with results in order, and limit BLAS to one thread; any package may call it; no files."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
-
-__all__ = ["by_one_blas_thread", "in_threads", "one_blas_thread", "while_reading"]
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
 
 
 def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> list[Result]:
-    """Return the result of every task, in their order.
+    """Run every task, in threads, and return the results in the order of the tasks.
 
-    One task, or one thread, needs no other: starting a pool takes 0.2 ms, longer than the diffusion of a few measures
-    on a small graph, of which a barycentre needs thousands. And memory that a thread of a pool has freed would stay
-    with the process.
+    A single task, or a single thread, runs without a pool. Starting a pool takes 0.2 ms, longer than the diffusion of
+    a few measures on a small graph, and a barycenter needs thousands of diffusions. Memory that a thread of a pool
+    frees is also not returned to the system.
 
     Examples
     --------
@@ -36,9 +33,9 @@ def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads:
 
 
 def while_reading(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> Iterator[Result]:
-    """Yield the result of every task, in their order, of which this thread reads the next while others work.
+    """Yield the results in the order of the tasks; the calling thread reads the next tasks while workers run.
 
-    At most two tasks more than threads are there at a time, so that blocks of a large file may be tasks.
+    At most ``n_threads + 2`` tasks exist at a time, so blocks of a large file may be tasks.
 
     Examples
     --------
@@ -58,11 +55,16 @@ def while_reading(work: Callable[[Task], Result], tasks: Iterable[Task], n_threa
             yield waiting.popleft().result()
 
 
-def one_blas_thread() -> AbstractContextManager[object]:
-    """Return a context in which numpy's and scipy's products use one thread: for thin ones, where more only wait.
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit linear algebra of NumPy and SciPy to one thread, in a ``with`` block or as a decorator.
 
-    `threadpoolctl.threadpool_limits` looks through all libraries of the process at every use, which takes 8 ms beside
-    PyTorch and pandas, longer than a small graph. Those of numpy and scipy are there from the first use on.
+    BLAS threads synchronize after every step and spin while they wait. On a busy machine, the eigenvectors of 300
+    samples took 0.46 s of CPU time with two threads and 0.01 s with one. For 1,000 samples, two threads took 2.2 s and
+    one took 0.2 s.
+
+    `threadpoolctl.threadpool_limits` scans all libraries of the process at every use. This takes 8 ms if PyTorch and
+    pandas are loaded, longer than building a small graph. So this module searches for the libraries only once.
 
     Examples
     --------
@@ -71,35 +73,16 @@ def one_blas_thread() -> AbstractContextManager[object]:
     ...     product = np.ones((1, 2)) @ np.ones((2, 1))
     >>> product
     array([[2.]])
-    """
-    limit: AbstractContextManager[object] = _blas().limit(limits=1)
-    return limit
-
-
-def by_one_blas_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a function run in `one_blas_thread`: for many small products, or a decomposition of a small matrix.
-
-    Threads of a BLAS meet after every step, and spin while they wait. Beside busy cores the eigenvectors of 300 samples
-    took 0.46 s of work with two threads and 0.01 s with one; of 1,000 samples 2.2 s and 0.2 s.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> by_one_blas_thread(np.linalg.eigvalsh)(np.eye(2)).tolist()
+    >>> one_blas_thread()(np.linalg.eigvalsh)(np.eye(2)).tolist()
     [1.0, 1.0]
     """
-
-    @wraps(function)
-    def limited(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        with one_blas_thread():
-            return function(*args, **named)
-
-    return limited
+    with _blas().limit(limits=1):
+        yield
 
 
 @cache
 def _blas() -> Any:
-    import scipy.linalg  # noqa: F401 - brings a BLAS of its own, which must be loaded to be found
+    import scipy.linalg  # noqa: F401 - SciPy has its own BLAS, which must be loaded to be found
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")

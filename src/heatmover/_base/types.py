@@ -1,4 +1,4 @@
-"""Names for the arrays that are passed around."""
+"""Define the array types that annotations in all packages use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["Bool", "Float64", "FloatArray", "Int32", "Int64", "IntArray", "Intp"]
 
 Bool: TypeAlias = npt.NDArray[np.bool_]
 Float64: TypeAlias = npt.NDArray[np.float64]

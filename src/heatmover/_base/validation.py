@@ -1,4 +1,4 @@
-"""Check arguments or raise InvalidInputError, align metadata of samples by name, import optional packages."""
+"""Check arguments or raise InvalidInputError, align sample metadata by name, import extras; any package may call it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._base.types import FloatArray
-from heatmover.errors import InvalidInputError, MissingExtraError, argument, counted
+from heatmover._base.words import counted, listed
+from heatmover.errors import InvalidInputError, MissingExtraError, argument
 
 RandomState = int | np.random.Generator | None
-# Distances that are not stored would become zero.
-ALL_DISTANCES = "give the distance of every pair: pairwise_distances(DiffusionEMD(graph).fit_transform(measures))"
+# Advice to users who pass sparse distances, because distances that are not stored would become zero.
+ALL_DISTANCES = "give the distances between all pairs: pairwise_distances(DiffusionEMD(graph).fit_transform(measures))"
 
 
 def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
-    """Raise unless ``value`` is one of the ``allowed`` words."""
+    """Raise an error unless ``value`` is one of the ``allowed`` words."""
     words = list(allowed)
     if not (isinstance(value, str) and value in words):
         raise InvalidInputError(f"{argument(name)} to be one of {', '.join(map(repr, words))}", repr(value))
 
 
 def check_integer(name: str, value: object, *, minimum: int, maximum: int = 2**63 - 1) -> int:
-    """Return ``value`` as an int, or raise if it is no whole number from ``minimum`` to ``maximum``."""
+    """Return ``value`` as an int, or raise an error unless it is a whole number from ``minimum`` to ``maximum``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:  # type: ignore[operator]
         raise InvalidInputError(f"{argument(name)} to be a whole number of at least {minimum}", repr(value))
@@ -44,27 +45,35 @@ def check_integer(name: str, value: object, *, minimum: int, maximum: int = 2**6
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
+def check_at_most(name: str, value: object, most: int, why: str) -> int:
+    """Return an integer from 1 to ``most``, or raise an error that gives the reason for the limit."""
+    count = check_integer(name, value, minimum=1)
+    if count > most:
+        raise InvalidInputError(f"{name} of at most {most}", f"{count}", why)
+    return count
+
+
 def check_seed(value: object) -> int:
-    """Return ``random_state`` as a seed that files can hold in 64 bits, or raise."""
+    """Return ``random_state`` as a seed of at most 63 bits, which files can store, or raise an error."""
     return check_integer("random_state", value, minimum=0, maximum=2**63 - 1)
 
 
 def check_truth(name: str, value: object) -> bool:
-    """Return ``value``, or raise unless it is True or False."""
+    """Return ``value`` as a bool, or raise an error unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidInputError(f"{argument(name)} to be True or False", repr(value))
     return bool(value)
 
 
 def check_word(name: str, value: object) -> str:
-    """Return ``value``, or raise unless it is text."""
+    """Return ``value``, or raise an error unless it is text."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{argument(name)} to be a name", repr(value))
     return value
 
 
 def check_number(name: str, value: object, *, above: float, at_most: float = math.inf) -> float:
-    """Return ``value`` as a float, or raise unless it lies in ``(above, at_most]``."""
+    """Return ``value`` as a float, or raise an error unless it lies in ``(above, at_most]``."""
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not above < float(value) <= at_most:  # type: ignore[arg-type]
         upper = f"{at_most:g}]" if math.isfinite(at_most) else "infinity)"
@@ -83,14 +92,17 @@ def check_matrix(
     finite: bool = True,
     sparse: str = "pass its .toarray()",
 ) -> FloatArray:
-    """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise.
+    """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise an error.
 
     Single and double precision are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False``
-    lets NaN and infinity pass, for callers who see them in their result: a pass over the data can cost as much.
-    ``sparse`` is the advice for a sparse matrix: a distance that is not stored is not zero.
+    allows NaN and infinity. It is for callers that detect these values in their result, because a check would take as
+    long as the computation. ``sparse`` is the advice in the error for a sparse matrix.
     """
     if hasattr(values, "toarray"):
-        raise InvalidInputError(f"{argument(name)} to be dense", _kind(values), sparse)
+        kind = type(values).__name__
+        raise InvalidInputError(
+            f"{argument(name)} to be dense", kind if kind == "Measures" else f"a sparse {kind}", sparse
+        )
     try:
         array = as_array(name, values)
         if array.dtype.kind == "O":
@@ -101,7 +113,7 @@ def check_matrix(
         raise InvalidInputError(
             f"{argument(name)} to be a 2-d array of numbers", f"{type(values).__name__}: {error}"
         ) from error
-    # Compiled code knows single and double precision, in the byte order of the machine.
+    # Compiled code supports single and double precision, in the byte order of the machine.
     if array.dtype not in (np.float32, np.float64) or not array.dtype.isnative:
         with np.errstate(over="ignore"):
             array = array.astype(check_real(name, array.dtype))
@@ -114,13 +126,8 @@ def check_matrix(
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def _kind(values: Any) -> str:
-    kind = type(values).__name__
-    return kind if kind == "Measures" else f"a sparse {kind}"
-
-
 def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-    """Return ``values`` as a plain array, or raise if some are masked, which NumPy itself would lay open.
+    """Return ``values`` as a plain array, or raise an error if some are masked, because NumPy would unmask them.
 
     Examples
     --------
@@ -129,7 +136,7 @@ def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> n
         ...
     heatmover.errors.InvalidInputError: Expected points without masked values, found 1 masked; fill or drop them first.
     """
-    # A list of masked rows becomes a plain array without a word; other containers show what they are as an array.
+    # NumPy silently converts a list of masked rows to a plain array, so the rows of a list are checked one by one.
     raw = values if isinstance(values, list | tuple) else np.asanyarray(values)
     parts = raw if isinstance(raw, list | tuple) else [raw]
     hidden = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
@@ -140,13 +147,22 @@ def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> n
     return np.asarray(raw, dtype=dtype)
 
 
+def is_missing(label: object) -> bool:
+    """Return whether a label is missing: None, masked, NaN of any float type, or NA or NaT of pandas."""
+    return (
+        label is None
+        or type(label).__name__ in ("NAType", "NaTType", "MaskedConstant")
+        or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
+    )
+
+
 class LabelNames:
-    """Names of labels as they come: different labels have different names, or an error says which do not.
+    """Converter of labels to names, which raises an error if different labels have the same name.
 
     Parameters
     ----------
     what
-        What is labelled, for messages.
+        Name of the labels in messages.
 
     Examples
     --------
@@ -156,7 +172,7 @@ class LabelNames:
     >>> names.add("1")
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected labels: different labels to read differently, found such ...
+    heatmover.errors.InvalidInputError: Expected labels: distinct labels to have distinct names, found ...
     """
 
     def __init__(self, what: str) -> None:
@@ -165,60 +181,60 @@ class LabelNames:
         self._name_of: dict[Any, str] = {}
 
     def add(self, label: Any) -> str:
-        """Return the name of a label, seen before or new."""
-        if isinstance(label, bytes):  # whose name would be that of Python's notation
+        """Return the name of a label, and remember it."""
+        if isinstance(label, bytes):  # str would include the prefix b and quotes
             raise InvalidInputError(f"{self.what}: words or numbers", f"bytes, {label!r}", "decode them: astype(str)")
         name = str(label)
         if "\0" in name:
-            # NumPy's text drops them at the end: "a" and "a\0" would be one.
+            # NumPy drops NUL characters at the end of a text: "a" and "a\0" would be one label.
             raise InvalidInputError(f"{self.what}: names without NUL characters", repr(name), "replace them")
         other = self._label_of.setdefault(name, label)
         if other != label:
-            self._refuse(other, label)
-        # 1, 1.0 and True are one and the same to Python, but have three names.
+            self._reject(other, label)
+        # 1, 1.0 and True are equal in Python, but have different names.
         first = self._name_of.setdefault(label, name)
         if first != name:
-            self._refuse(self._label_of[first], label)
+            self._reject(self._label_of[first], label)
         return name
 
     def copy(self) -> LabelNames:
-        """Return the same names, to which others can be added."""
+        """Return a copy, to which names can be added without changing the original."""
         other = LabelNames(self.what)
         other._label_of, other._name_of = dict(self._label_of), dict(self._name_of)
         return other
 
     def add_all(self, labels: Iterable[Any]) -> list[str]:
-        """Return the names of labels; many of the same cost little."""
+        """Return the names of labels, converting each distinct label once."""
         given = list(labels)
         try:
             known = {key: self.add(key[1]) for key in dict.fromkeys(zip(map(type, given), given, strict=True))}
         except TypeError:
-            strange = next((type(label).__name__ for label in given if type(label).__hash__ is None), "a missing one")
+            strange = next((type(label).__name__ for label in given if type(label).__hash__ is None), "a missing value")
             raise InvalidInputError(f"{self.what}: words or numbers", strange) from None
         return [known[key] for key in zip(map(type, given), given, strict=True)]
 
-    def _refuse(self, one: Any, other: Any) -> None:
+    def _reject(self, one: Any, other: Any) -> None:
         raise InvalidInputError(
-            f"{self.what}: different labels to read differently",
-            f"such as {one!r} and {other!r}",
+            f"{self.what}: distinct labels to have distinct names",
+            f"{one!r} and {other!r} with the same name",
             "make them all text or all numbers",
         )
 
 
 def in_order(values: Any, names: Sequence[str], what: str) -> list[Any]:
-    """Return one value per sample in the order of ``names``: whatever has an index or keys is aligned by them.
+    """Return one value per sample in the order of ``names``.
 
-    Values without an index, or with one that merely counts from 0 and shares no name with the samples, are taken in
-    order.
+    Values with keys or an index are aligned by name. Values without an index must be in the order of ``names``. An
+    index that merely counts from 0 and contains no sample name is ignored.
 
     Parameters
     ----------
     values
-        Series, mapping from names, list or array; one value per sample.
+        One value per sample: Series, mapping from names, list or array.
     names
-        Of the samples.
+        Names of the samples.
     what
-        The name of the values, for messages.
+        Name of the values in messages.
 
     Examples
     --------
@@ -237,7 +253,9 @@ def in_order(values: Any, names: Sequence[str], what: str) -> list[Any]:
         raise InvalidInputError(f"{what}: one value per sample ({len(names)})", shape, "give a list, array or Series")
     column = list(values.values() if isinstance(values, Mapping) else values)
     labels = None if index is None or callable(index) else LabelNames("the index").add_all(index)
-    if labels is None or _merely_counts(labels, names):
+    # A default pandas index only counts rows and does not name samples.
+    counts = labels == [str(place) for place in range(len(column))] and not set(labels).intersection(names)
+    if labels is None or counts:
         if len(column) != len(names):
             advice = "give one value per sample, not one per cell" if len(column) > len(names) else ""
             raise InvalidInputError(
@@ -252,28 +270,23 @@ def in_order(values: Any, names: Sequence[str], what: str) -> list[Any]:
     }
     for problem, those in wrong.items():
         if those:
-            shown = ", ".join(map(repr, those[:3])) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
             raise InvalidInputError(
                 f"{what} for each of the {counted(len(names), 'sample')}",
-                f"{problem} {shown}",
-                "give one value for each sample, None where it is missing",
+                f"{problem} {listed(those, most=3)}",
+                "give one value for each sample, with None for missing values",
             )
     return [place[name] for name in names]
 
 
-def _merely_counts(labels: Sequence[str], names: Sequence[str]) -> bool:
-    return labels == [str(place) for place in range(len(labels))] and not set(labels).intersection(names)
-
-
 def sample_columns(variables: Any, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return sample metadata by name, each with one value per sample, see `in_order`.
+    """Return the columns of sample metadata by name, with one value per sample as in `in_order`.
 
     Parameters
     ----------
     variables
         DataFrame with one row per sample, or mapping from names of variables to values.
     names
-        Of the samples.
+        Names of the samples.
 
     Examples
     --------
@@ -295,34 +308,35 @@ def sample_columns(variables: Any, names: Sequence[str]) -> dict[str, list[Any]]
 
 
 def check_real(name: str, dtype: np.dtype[Any]) -> np.dtype[np.float64]:
-    """Return float64, or raise if values of type ``dtype`` would change their meaning in it."""
-    # NumPy would parse strings, count the days of a date and drop imaginary parts.
+    """Return float64, or raise an error if values of type ``dtype`` are not real numbers."""
+    # Without this check, NumPy would parse strings, convert dates to numbers of days and drop imaginary parts.
     if dtype.kind not in "fiub":
         raise InvalidInputError(f"{argument(name)} to be real numbers", f"values of type {dtype.name}")
     return np.dtype(np.float64)
 
 
 def check_finite(name: str, array: Any) -> None:
-    """Raise if a 2-d array, dense or CSR, holds NaN or infinity, with a count and the first such row."""
+    """Raise an error if a 2-d array, dense or CSR, contains NaN or infinity."""
     sparse = hasattr(array, "indptr")
     values = array.data if sparse else array
-    # One pass without a temporary of the array's size; a sum may overflow, so look closer only then.
+    # A finite sum proves in one pass and without a temporary array that all values are finite. The sum may overflow, so
+    # if it is not finite, every value is checked.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(values.sum(dtype=np.float64)):
             return
     bad = np.nonzero(~np.isfinite(values))[0]
     if bad.size:
-        # A stored value of a CSR array lies in the row whose part of the values begins last before it.
+        # A stored value of a CSR array belongs to the last row that starts at or before the position of the value.
         rows = np.unique(np.searchsorted(array.indptr, bad, side="right") - 1 if sparse else bad)
         raise InvalidInputError(
             f"{argument(name)} without NaN or infinity",
             f"{counted(bad.size, 'such value')} in {counted(rows.size, 'row')} (first: row {rows[0]})",
-            "remove or impute those rows first",
+            "remove these rows, or impute the values",
         )
 
 
 def check_random_state(random_state: RandomState) -> np.random.Generator:
-    """Return a generator: the given one, or a new one from a seed."""
+    """Return ``random_state`` if it is a generator, or a new generator with this seed."""
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
@@ -332,9 +346,9 @@ def check_random_state(random_state: RandomState) -> np.random.Generator:
 
 
 def check_threads(n_jobs: int | None) -> int:
-    """Return the number of threads to use: every core this process may use for None or -1, else ``n_jobs``."""
+    """Return the number of threads: ``n_jobs``, or for None and -1 the number of cores that this process may use."""
     if n_jobs is None or n_jobs == -1:
-        # Containers and batch systems grant fewer cores than the machine has.
+        # Containers and batch systems may grant fewer cores than the machine has.
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
     return check_integer("n_jobs", n_jobs, minimum=1)
@@ -362,7 +376,7 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
     try:
         if module in sys.modules:
             return importlib.import_module(module)
-        # Some greet on the standard output, which is for results: POT imports KeOps, which does, where it is installed.
+        # Standard output is for results, but some packages print when imported, for example KeOps, which POT imports.
         with redirect_stdout(io.StringIO()):
             return importlib.import_module(module)
     except ImportError as error:
@@ -370,24 +384,22 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
 
 
 def check_extra(module: str, *, package: str, extra: str) -> None:
-    """Raise an error that names the extra to install if an optional module is not there, without importing it."""
+    """Raise an error that names the extra to install if an optional module is missing, without importing it."""
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # not even its package
+    except ModuleNotFoundError:  # the parent package is missing too
         spec = None
     if spec is None:
         raise MissingExtraError(package, extra)
 
 
 def check_sparse(name: str, matrix: Any) -> None:
-    """Raise if pointers or indices of a SciPy sparse matrix are out of range: compiled code would follow them."""
+    """Raise an error if row pointers or indices of a sparse matrix are out of range, before compiled code uses them."""
     if not hasattr(matrix, "check_format"):
         return
     try:
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise InvalidInputError(
-            f"{argument(name)} to be a sparse matrix that fits together",
-            str(error),
-            "make it anew from its rows and columns",
+            f"{argument(name)} to be a consistent sparse matrix", str(error), "build it again from its rows and columns"
         ) from error

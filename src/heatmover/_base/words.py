@@ -1,4 +1,4 @@
-"""Text for messages: quote, list, sort and count names, suggest the nearest, explain unreadable files."""
+"""Quote, list, sort and count names for messages, and suggest the nearest name; any package may call it; text only."""
 
 from __future__ import annotations
 
@@ -8,53 +8,40 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from heatmover.errors import HeatmoverError, InvalidInputError, counted, verb
+from heatmover.errors import HeatmoverError, InvalidInputError
+from heatmover.errors import counted as counted
+from heatmover.errors import verb as verb
 
-__all__ = [
-    "article",
-    "counted",
-    "distinct",
-    "find",
-    "find_all",
-    "listed",
-    "natural_order",
-    "naturally",
-    "nearest_name",
-    "part_of",
-    "percent",
-    "quoted",
-    "readable",
-    "unused",
-    "verb",
-]
-
-# A message stays one sentence even if a sample's name is a page long.
+# Longest quoted name, so that a message stays one sentence even if a sample's name is a page long.
 LONGEST_NAME = 60
-# A smaller share of anything is next to nothing, and its digits read like a result.
+# Smaller percentages are written as "less than 0.01%", because the digits of a negligible share would look like a
+# result.
 LEAST_PERCENT = 0.01
-# Similarity above which a name is a slip of another: "output" and "out" have 0.67, "verbose" and "neighbors" 0.5.
+# Similarity above which a name counts as a typo of another name. The similarity of "output" and "out" is 0.67, and of
+# "verbose" and "neighbors" 0.5.
 CLOSE = 0.65
 DIGITS = re.compile(r"([0-9]+)")
 NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
 
 
 def quoted(name: object) -> str:
-    """Return the name in quotes, on one line, cut if it is long."""
+    """Return a name in quotes, on one line and with at most `LONGEST_NAME` characters."""
     text = str(name)
     return repr(text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "...")
 
 
 def listed(names: Iterable[object], *, most: int = 5) -> str:
-    """Return the first names in quotes, and how many more there are."""
+    """Return the first names in quotes, and the number of further names."""
     every = list(names)
     shown = ", ".join(quoted(name) for name in every[:most])
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
 
 
 def natural_order(names: Sequence[str]) -> list[int]:
-    """Return the places of names in the order in which people put them: numbers in names by their size.
+    """Return the positions of names in natural order, in which numbers within names are sorted by value.
 
-    Names that all are numbers go by these, decimals and signs included; else runs of digits count as numbers.
+    If all names are numbers, they are sorted by value, including decimals and signs. Otherwise each run of digits
+    within a name is compared as a number.
 
     Examples
     --------
@@ -78,42 +65,45 @@ def naturally(names: Iterable[str]) -> list[str]:
 
 
 def _pieces(name: str) -> tuple[list[tuple[str, int, str]], str]:
-    """Return what to order a name by: text and the number behind it, in turn; equal ones by their spelling."""
+    """Return the sort key of a name: its texts and numbers in turn, and then the name itself to break ties."""
     parts = [*DIGITS.split(name), ""]
-    # By the number of digits, then by the digits: a number may be longer than Python would convert.
+    # A number is represented by its number of digits and its digits, because it may be too long for Python to convert.
     numbers = [digits.lstrip("0") for digits in parts[1::2]]
     return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)], name
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent with two digits, such as ``"3.4 %"``, ``"100 %"`` or ``"less than 0.01 %"``."""
+    """Return a share in percent with two digits, such as ``"3.4%"``, ``"100%"`` or ``"less than 0.01%"``."""
     value = 100 * share
     if value >= 99.5:
-        return f"{value:.0f} %"
+        return f"{value:.0f}%"
     if 0 < abs(value) < LEAST_PERCENT:
-        return f"less than {LEAST_PERCENT} %"
-    return f"{value:.2g} %"
+        return f"less than {LEAST_PERCENT}%"
+    return f"{value:.2g}%"
 
 
 def part_of(number: int, total: int, what: str) -> str:
-    """Return a part of a whole in plain words, such as ``"2 of 6,000 points"`` or ``"30 of 60 points (50 %)"``.
+    """Return a count and its total in plain words, such as ``"2 of 6,000 points"`` or ``"30 of 60 points (50%)"``.
 
-    A part that rounds to nothing or to all has no per cent beside it.
+    Percentages that would round to 0% or 100% are omitted.
     """
-    told = f"{number:,} of {counted(total, what)}"
-    return told if 100 * number < total or 1000 * number > 995 * total else f"{told} ({percent(number / total)})"
+    text = f"{number:,} of {counted(total, what)}"
+    return text if 100 * number < total or 1000 * number > 995 * total else f"{text} ({percent(number / total)})"
 
 
 def unused(columns: Mapping[str, str]) -> str:
-    """Return in words which columns are no features, by the reasons that are given for each."""
+    """Return a sentence on the columns that are not used as features, grouped by reason.
+
+    ``columns`` maps the name of each column to the reason.
+    """
     reasons: dict[str, list[str]] = {}
     for name, why in columns.items():
         reasons.setdefault(why, []).append(name)
-    return "no features: " + "; ".join(f"{listed(names, most=4)} ({why})" for why, names in reasons.items())
+    return "not used as features: " + "; ".join(f"{listed(names, most=4)} ({why})" for why, names in reasons.items())
 
 
 def find(name: str, known: Collection[str], what: str, *, most: int = 5, close: float = CLOSE) -> str:
-    """Return ``name`` if it is among the known names, or raise with the nearest of them."""
+    """Return ``name`` if it is known, or raise an error that suggests the nearest known name."""
     if name in known:
         return name
     near = nearest_name(name, known, close)
@@ -123,21 +113,21 @@ def find(name: str, known: Collection[str], what: str, *, most: int = 5, close: 
 
 
 def nearest_name(name: str, known: Iterable[str], close: float = CLOSE) -> str | None:
-    """Return the known name that was probably meant; None if none is close.
+    """Return the known name that the user probably meant; None if no name is close.
 
     Examples
     --------
     >>> nearest_name("Neigbors", ["neighbors", "color"]), nearest_name("verbose", ["neighbors", "color"])
     ('neighbors', None)
     """
-    # Upper and lower case are the commonest slip, and difflib counts each letter of it as an error.
+    # Case is ignored: wrong case is the most common typo, and difflib counts each letter as an error.
     folded = {str(other).casefold(): other for other in known if len(other) <= 200}
     near = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=close)
     return folded[near[0]] if near else None
 
 
 def find_all(names: Iterable[str], known: Iterable[str], what: str, *, most: int = 5) -> dict[str, int]:
-    """Return the place of each name among the known names; one that is not there is an error, as in `find`."""
+    """Return the position of each name among the known names; an unknown name raises an error, as in `find`."""
     place: dict[str, int] = {}
     for position, name in enumerate(known):
         place.setdefault(name, position)
@@ -145,7 +135,7 @@ def find_all(names: Iterable[str], known: Iterable[str], what: str, *, most: int
 
 
 def distinct(names: Sequence[str], what: str, advice: str = "") -> None:
-    """Raise if a name occurs twice."""
+    """Raise an error if a name occurs twice."""
     seen: set[str] = set()
     twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
     if twice:
@@ -165,29 +155,29 @@ def article(noun: str) -> str:
 
 @contextlib.contextmanager
 def readable(path: str, kind: str) -> Iterator[None]:
-    """Turn what a library says about a broken file into one sentence that names the file."""
+    """Convert a library's error about a broken file into one sentence that names the file."""
     try:
         yield
     except HeatmoverError:
         raise
     except MemoryError as error:
-        # Files are read in blocks of some megabytes, so it is the file that asks for more.
+        # Files are read in blocks of a few megabytes, so a file that needs more memory is damaged.
         raise InvalidInputError(
             f"{article(kind)} that can be read in blocks",
-            f"that {quoted_path(path)} needs more memory than there is{_reason(error, ' (', ')')}",
+            f"that {quoted_path(path)} needs more memory than is available{_reason(error, ' (', ')')}",
             "it may be damaged",
         ) from error
     except PermissionError as error:
         raise InvalidInputError(f"a readable {kind}", f"no permission to read {quoted_path(path)}") from error
     except FileNotFoundError as error:
-        raise InvalidInputError(f"a readable {kind}", f"that {quoted_path(path)} is not there") from error
+        raise InvalidInputError(f"a readable {kind}", f"that {quoted_path(path)} does not exist") from error
     except Exception as error:
-        # Whatever a parser raises: struct.error, csv.Error and re.error are no relatives of each other.
+        # Parsers raise errors of many types; struct.error, csv.Error and re.error have no common base class.
         raise broken(path, kind, error) from error
 
 
 def broken(path: str, kind: str, error: BaseException) -> InvalidInputError:
-    """Return the error for a file that cannot be understood, with the library's reason cut to one line."""
+    """Return the error for a file that cannot be read; the message quotes one line of the library's reason."""
     text = isinstance(error, UnicodeDecodeError) and kind in ("table of text", "sample sheet")
     return InvalidInputError(
         f"a {kind} in UTF-8" if text else f"a complete {kind}",
@@ -198,11 +188,11 @@ def broken(path: str, kind: str, error: BaseException) -> InvalidInputError:
 
 def _reason(error: BaseException, before: str = "", after: str = "") -> str:
     lines = str(error).strip().splitlines()
-    # Bytes of a damaged file may be part of what a library says.
+    # A library's message may contain bytes of a damaged file.
     shown = "".join(letter if letter.isprintable() else "?" for letter in lines[0][:200]).rstrip(" .") if lines else ""
     return f"{before}{shown}{after}" if shown else ""
 
 
 def quoted_path(path: str) -> str:
-    """Return a path in quotes; its end tells more than its beginning."""
+    """Return a path in quotes; only the end of a long path is kept."""
     return repr(path if len(path) <= 200 else "..." + path[-197:])

@@ -1,4 +1,4 @@
-"""Atlases: a fitted model with its reference samples, saved on disk, onto which new samples are mapped."""
+"""Build atlases of reference samples, save them on disk, and map new samples onto them; for users, `tl` and the CLI."""
 
 from heatmover.atlas.atlas import Atlas, Mapped, build_atlas, load, verify
 

@@ -1,4 +1,4 @@
-"""`Atlas`: a fitted model, the samples it was fitted on, and everything that new samples need to land among them."""
+"""Define `Atlas`, a fitted model with reference samples: users build, save and load it, and map new samples onto it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._base.files import plain
 from heatmover._base.handed import handed
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.storage import DAMAGED, Record, Samples, Schema, Store, Table, parts_of
+from heatmover._base.storage import DAMAGED, Record, Samples, Store, Table
 from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray
-from heatmover._base.validation import (
-    check_finite,
-    check_integer,
-    check_matrix,
-    check_memory,
-    check_option,
-    check_random_state,
-    sample_columns,
-)
+from heatmover._base.validation import check_integer, check_matrix, check_memory, check_random_state, sample_columns
 from heatmover._base.words import counted, find, listed, percent, quoted, quoted_path
 from heatmover.atlas.coverage import RANKED, CellDraw, Coverage, Support, hold_out, support_bytes
 from heatmover.atlas.features import Features, Ranges, check_names, check_unmoved, code_labels, raw_blocks
 from heatmover.atlas.index.index import MeasureIndex, fingerprint
-from heatmover.atlas.placing import PLACEMENTS, UNIT, Placement, around, count_at, share_among
 from heatmover.atlas.prediction import Prediction, may_vote, predict
 from heatmover.attribution import explain
 from heatmover.cohort import Cohort
@@ -42,21 +31,18 @@ from heatmover.embedding.estimator import MODEL_SCHEMA, MODEL_VERSION, Diffusion
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks
 from heatmover.graphs.distinct import distinct_points
-from heatmover.measures import Measures, is_missing, measures_from_weights
+from heatmover.measures import Measures, measures_from_weights
 from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.noise import uncertainty
-from heatmover.study.comparison import check_model, check_units, fit_samples
-from heatmover.study.landmarking import place_landmarks
+from heatmover.study.comparison import check_model, check_units, fit_samples, place_landmarks
 from heatmover.study.parameters import StudyParameters, Units
 from heatmover.study.scale.pieces import InPieces, Request, cells_counted
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import Curve
 
-__all__ = ["ATLAS_SCHEMA", "ATLAS_VERSION", "Atlas", "Mapped", "build_atlas", "load", "verify"]
-
-# Of the records of atlases; `docs/atlas_format.md` describes them.
+# Name and version of the stored format, which `docs/atlas_format.md` describes.
 ATLAS_SCHEMA, ATLAS_VERSION = "heatmover-atlas", 3
-# Nearest reference samples that are told and vote, if nobody says how many.
+# Default number of nearest reference samples that are listed, and that vote in predictions.
 NEIGHBORS = 10
 
 SearchMethod = Literal["auto", "exact", "approximate"]
@@ -65,28 +51,28 @@ SearchMethod = Literal["auto", "exact", "approximate"]
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Atlas(ReadOnlyArrays):
-    """Reference samples and what new ones need to land among them; `build_atlas` makes one, `heatmover.load` reads one.
+    """Reference samples with a fitted model; `build_atlas` makes an atlas, `heatmover.load` reads a saved atlas.
 
     Attributes
     ----------
     names
-        Of the reference samples.
+        Names of the reference samples.
     counts
-        ``(n_samples, n_nodes)``, CSR: cells of each sample at each node.
+        ``(n_samples, n_nodes)``, CSR: number of cells of each sample at each node.
     embedding
-        ``(n_samples, n_features)``: of the reference samples.
+        ``(n_samples, n_features)``: embedding of the reference samples.
     variables
-        Values of the reference samples by name of the variable, None where one is missing.
+        Metadata of the reference samples by name; None where a value is missing.
     model
-        The fitted `DiffusionEMD`, over the nodes.
+        `DiffusionEMD` fitted on the graph of the nodes.
     nodes
-        Where cells are placed: landmarks, or the different cells of the reference themselves.
+        Points to which cells are assigned: landmarks, or the distinct cells of the reference.
     features
-        Names, scaling and projection of the features, and the values that the reference has seen.
+        Names of the features, their scaling and projection, and their ranges in the reference.
     support
-        What tells whether the reference knows the cells of a sample; None for one sample.
+        Reference cells with which new cells are compared to compute coverage.
     curve, ground
-        From distances of the embedding to real units, and which; None where no units were asked for.
+        Conversion from embedding distances to real units, and the name of the unit; None without units.
 
     Examples
     --------
@@ -107,62 +93,62 @@ class Atlas(ReadOnlyArrays):
     model: DiffusionEMD
     nodes: Landmarks
     features: Features
-    support: Support | None
+    support: Support
     curve: Curve | None = None
     ground: str | None = None
 
     @cached_property
     def sizes(self) -> Int64:
-        """``(n_samples,)``: cells of each reference sample."""
+        """Number of cells of each reference sample, ``(n_samples,)``."""
         return np.asarray(self.counts.sum(axis=1)).ravel().astype(np.int64)
 
     @cached_property
     def measures(self) -> Measures:
-        """The reference samples as masses on the nodes."""
+        """Mass of the reference samples at the nodes."""
         return measures_from_weights(self.counts, names=self.names)
 
     @cached_property
     def distances(self) -> Float64:
-        """``(n_samples, n_samples)``: between the reference samples."""
+        """Distances between the reference samples, ``(n_samples, n_samples)``."""
         return self.in_units(pairwise_distances(self.embedding, n_jobs=self.model.n_jobs))
 
     @cached_property
     def _search(self) -> MeasureIndex:
-        # By place in the list, not by name: only the places of the nearest are asked for. `index` is the user's.
+        # This internal index has no names and variables, because searches need only row numbers. Users call `index`.
         return MeasureIndex.from_embedding(self.embedding)
 
     def nearest(self, rows: FloatArray, k: int, method: SearchMethod) -> tuple[Float64, Int64]:
-        """Return distances to, and places of, the k nearest reference samples of rows of the embedding."""
+        """Return the distances and indices of the k reference samples nearest to each embedding row."""
         nearest = self._search.nearest(rows, k, method=method, n_jobs=self.model.n_jobs)
         return self.in_units(nearest.distances), nearest.rows
 
     def in_units(self, distances: FloatArray) -> Float64:
-        """Return distances of the embedding in real units, if the atlas has them."""
+        """Convert embedding distances to real units, if the atlas has units."""
         values = np.asarray(distances, dtype=np.float64)
         return values if self.curve is None else self.curve(values)
 
     @cached_property
     def coordinates(self) -> Float64:
-        """``(n_samples, 2)``: the map of the reference samples, classical scaling of their distances."""
+        """Positions of the reference samples on a map, ``(n_samples, 2)``: classical multidimensional scaling."""
         return classical_scaling(self.distances, 2)[0]
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names of the columns of the nodes: those of the features, or of principal components."""
+        """Names of the coordinates of the nodes: feature names, or numbered principal components."""
         if self.features.projection.components is None:
             return self.features.names
         return tuple(f"component {number}" for number in range(1, self.nodes.centers.shape[1] + 1))
 
     def variable(self, name: str) -> tuple[Any, ...]:
-        """Return the values of a variable, or raise with the nearest name."""
+        """Return the values of a variable; the error for an unknown name suggests the most similar name."""
         return self.variables[find(name, self.variables, "a variable of the atlas")]
 
     @cached_property
     def index(self) -> MeasureIndex:
-        """The reference samples as an index: the nearest of a sample, of measures on the nodes or of rows.
+        """Search index of the reference samples; queries are samples, measures on the nodes or embedding rows.
 
-        It is in memory and a copy: what is added to it does not change the atlas. `MeasureIndex.open` opens a saved
-        atlas itself, in whose folder it keeps the graph of an approximate search.
+        The index is a copy in memory, so adding samples to the index does not change the atlas. `MeasureIndex.open`
+        instead opens the folder of a saved atlas, and stores the graph for approximate search in this folder.
 
         Examples
         --------
@@ -181,83 +167,67 @@ class Atlas(ReadOnlyArrays):
         *,
         sample_key: str | None = None,
         sample_sheet: str | os.PathLike[str] | None = None,
-        placement: Placement = "nearest",
         on_missing: Literal["refuse", "drop"] = "refuse",
         skip_unlisted: bool = False,
         n_jobs: int | None = None,
     ) -> Mapped:
-        """Place new samples on the atlas, which stays as it is.
+        """Map new samples onto the atlas, without changing the atlas.
 
-        Their cells are scaled and projected as the reference's were, placed on the nodes, and embedded by the fitted
-        model. Cells of the reference itself give its embedding again, to the bit; through landmarks with the placement
-        by which they were counted, the nearest.
+        Cells are scaled and projected as in the reference, assigned to the nodes, and embedded by the fitted model. If
+        a reference sample is mapped, its embedding is bit-identical to the stored embedding.
 
         Parameters
         ----------
         source
             A file or folder as in `heatmover.read_cohort`, an AnnData, or points ``(n_cells, n_features)``. Features
-            are found by name, in any order: columns of a table, ``var_names``, channels, columns of a DataFrame; one
-            that is missing is an error, further ones are left out.
+            are matched by name, in any order: columns of a table, ``var_names``, channels, columns of a DataFrame. A
+            missing feature raises an error; additional features are ignored.
         labels
-            ``(n_cells,)``: the sample of each cell, if points are given; a single name for one sample.
+            ``(n_cells,)``: sample of each cell, required for points; or one name if all points belong to one sample.
         sample_key
-            The column that tells the sample of each cell; default as in the reference.
+            Column with the sample of each cell. None: the column from which the samples of the reference were read.
         sample_sheet
             As in `heatmover.read_cohort`.
-        placement
-            ``"nearest"``: a cell goes to the nearest node. ``"kernel"``: the nearest node, at distance d, shares it
-            with those joined to it in the graph, by the weights exp(-r^2 / d^2) of their distances r; a cell at a node
-            is wholly there. Such samples cannot be added, and have no intervals.
         on_missing, skip_unlisted
             As in `heatmover.read_cohort`, for files and AnnData.
         n_jobs
-            Threads; None for all cores. The result does not depend on it.
+            Number of threads; None for all cores. Results do not depend on it.
 
         Returns
         -------
         Mapped
-            Distances to the reference samples, coverage, warnings; print it.
+            Distances to the reference samples, coverage and warnings; ``print`` shows a summary.
         """
-        check_option("placement", placement, PLACEMENTS)
         if labels is None and not hasattr(source, "dtype") and not hasattr(source, "columns"):
             cohort = self.features.open(source, sample_key, sample_sheet, on_missing, skip_unlisted)
-            return self._mapped(cohort.names, raw_blocks(cohort), tuple(cohort.warnings), placement, n_jobs)
+            return self._mapped(cohort.names, raw_blocks(cohort), tuple(cohort.warnings), n_jobs)
         values = self.features.values_of(source)
         if labels is None:
-            raise InvalidInputError("the sample of each point, or one name for all", f"no {argument('labels')}")
+            raise InvalidInputError(f"{argument('labels')}: a sample name for each point, or one name for all", "none")
         names, codes = code_labels(labels, len(values))
-        return self._mapped(names, [(values, codes)], (), placement, n_jobs)
+        return self._mapped(names, [(values, codes)], (), n_jobs)
 
-    def _mapped(
-        self, names: tuple[str, ...], blocks: Any, warnings: tuple[str, ...], placement: Placement, n_jobs: int | None
-    ) -> Mapped:
+    def _mapped(self, names: tuple[str, ...], blocks: Any, warnings: tuple[str, ...], n_jobs: int | None) -> Mapped:
         ranges = Ranges(len(self.features.names))
         shape = (len(names), self.nodes.n_landmarks)
-        joined = around(self.model.graph_) if placement == "kernel" else None
-        counts = sp.csr_array(shape, dtype=np.float64 if joined is None else np.int64)
+        counts = sp.csr_array(shape)
         chances, every = [], []
-        draw = None if self.support is None else self.support.draw(len(names))
+        draw = self.support.draw(len(names))
         for values, codes in blocks:
             ranges.add(values)
             points = self.features.projection.apply(values)
-            places = self.nodes.assign(points, n_jobs=n_jobs)
-            if joined is None:
-                counts = counts + count_at(places, codes, shape)
-            else:
-                counts = counts + share_among(joined, self.nodes.centers, points, places, codes, len(names))
-            if self.support is not None:
-                chances.append(self.support.judge(points, n_jobs))
+            counts = counts + _count_at(self.nodes.assign(points, n_jobs=n_jobs), codes, shape)
+            chances.append(self.support.judge(points, n_jobs))
             if draw is not None:
                 draw.add(points, codes)
             every.append(codes)
-        coverage, of_sample = None, np.concatenate(every)
-        if self.support is not None:
-            coverage = self.support.verdict(np.concatenate(chances), of_sample, len(names), draw, n_jobs)
-        measures = measures_from_weights(counts if joined is None else counts * UNIT, names=names)
+        of_sample = np.concatenate(every)
+        coverage = self.support.verdict(np.concatenate(chances), of_sample, len(names), draw, n_jobs)
+        measures = measures_from_weights(counts, names=names)
         sizes = np.bincount(of_sample, minlength=len(names)).astype(np.int64)
         embedding = self.model.transform(measures)
         remarks = (*warnings, *self.features.remarks(ranges))
-        return Mapped(names, sizes, measures, embedding, coverage, remarks, self, placement)
+        return Mapped(names, sizes, measures, embedding, coverage, remarks, self)
 
     def add(
         self,
@@ -266,25 +236,26 @@ class Atlas(ReadOnlyArrays):
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> Atlas:
-        """Return an atlas with further reference samples; nodes, model and all earlier rows stay.
+        """Return an atlas with additional reference samples; nodes, model and earlier embedding rows do not change.
 
-        What counts as covered stays too: it is judged by the samples that the atlas was built of.
+        Adding samples does not change the criterion for coverage, which depends only on the samples from which the
+        atlas was built.
 
         Parameters
         ----------
         mapped
-            From `map` of this atlas.
+            New samples, as returned by `map` of this atlas.
         variables
-            Values of the new samples by name of the variable; one that is not given is missing.
+            Metadata of the new samples by name. Variables that are not given are missing for these samples.
         path
-            Where this atlas was saved, to append the samples there: completely or not at all, whenever the process
-            ends; when this returns they are on the disk. One process writes at a time, readers need not wait. None: in
-            memory alone.
+            Folder of the saved atlas, to which the samples are also appended. All samples are appended or none, and
+            they are on disk when this method returns. One process can write at a time; readers do not wait. None: add
+            in memory only.
 
         Returns
         -------
         Atlas
-            With ``path``, all samples that are there now, those that others have added since included.
+            The larger atlas. With ``path``, it also contains samples that other processes added to the folder.
 
         Examples
         --------
@@ -298,150 +269,130 @@ class Atlas(ReadOnlyArrays):
         (7, 'new')
         """
         if mapped.reference is not self:
-            raise InvalidInputError("samples mapped onto this atlas", "samples mapped onto another", "map them again")
-        mapped.check_whole("samples to add, whose cells are counted at the nodes as the reference's are")
+            raise InvalidInputError("samples mapped onto this atlas", "samples of another atlas", "map them again")
         twice = sorted(set(self.names) & set(mapped.names))
         if twice:
-            raise InvalidInputError("names that the atlas does not have yet", listed(twice), "rename these samples")
-        given = _check_variables({} if variables is None else variables, mapped.names)
+            raise InvalidInputError(
+                "new sample names", f"{listed(twice)}, already in the atlas", "rename these samples"
+            )
+        given = sample_columns({} if variables is None else variables, mapped.names)
         unknown = [name for name in given if name not in self.variables]
         if unknown:
-            raise InvalidInputError(f"variables of the atlas ({listed(self.variables)})", listed(unknown))
-        missing = (None,) * len(mapped.names)
+            raise InvalidInputError(f"sample metadata of the atlas ({listed(self.variables)})", listed(unknown))
+        missing = [None] * len(mapped.names)
         values = {name: given.get(name, missing) for name in self.variables}
-        # Checked in memory too: what was added can be saved.
+        # Check the samples even without ``path``, so that the larger atlas can be saved later.
         table = Table.checked(mapped.embedding, mapped.names, values, counts=_whole(mapped))
-        if path is not None:
-            return self._holding(self._samples_at(Path(path)).append(table))
-        return replace(
-            self,
-            names=self.names + table.names,
-            counts=sp.csr_array(sp.vstack([self.counts, table.counts], format="csr")),
-            embedding=np.concatenate([self.embedding, table.rows]),
-            variables={name: column + table.variables[name] for name, column in self.variables.items()},
-        )
-
-    def _samples_at(self, place: Path) -> Samples:
-        """Return the samples of this atlas where it was saved, or raise if another one is there."""
-        samples = Samples(Store.open(place, {ATLAS_SCHEMA: ATLAS_VERSION}))
+        if path is None:
+            return self._holding(Table(self.embedding, self.names, self.variables, self.counts).append(table))
+        samples = Samples(Store.open(path, {ATLAS_SCHEMA: ATLAS_VERSION}))
         if samples.schema.model != fingerprint(self.model):
             raise InvalidInputError(
-                f"this atlas, as it was saved, at {quoted_path(str(place))}",
-                "another one",
-                "load the one that is there, and map the samples onto it",
+                f"the file of this atlas at {quoted_path(str(path))}",
+                "another atlas",
+                "load the atlas from this path, and map the samples onto it",
             )
-        return samples
+        return self._holding(samples.append(table).table())
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the atlas as a folder that `heatmover.load` reads, to the same bits; see `DiffusionEMD.save`.
+        """Save the atlas to a folder; `heatmover.load` reads it back bit-identically. See `DiffusionEMD.save`.
 
-        To add samples to an atlas that is there, `add` with ``path``: it writes these alone.
+        To add samples to a saved atlas, use `add` with ``path``, which writes only the new samples.
 
         Parameters
         ----------
         path
-            Of the folder that is to be made, by custom ending in ``.atlas``.
+            Path of the new folder, by convention ending in ``.atlas``.
         overwrite
-            Replace a store of heatmover that is there; anything else is never replaced.
+            Replace an existing model, atlas or index; any other file or folder is never replaced.
         """
-        rows = self.embedding
-        table = Table.checked(rows, self.names, self.variables, counts=self.counts)
-        dtype: Literal["float32", "float64"] = "float32" if rows.dtype == np.float32 else "float64"
-        schema = Schema(rows.shape[1], dtype, tuple(table.variables), fingerprint(self.model), self.nodes.n_landmarks)
-        parts = chain([self.to_record().part_of_store()], parts_of(table, schema))
-        values = {"samples": schema.values()}
-        Store.create(path, ATLAS_SCHEMA, ATLAS_VERSION, parts, values=values, overwrite=overwrite)
+        table = Table.checked(self.embedding, self.names, self.variables, counts=self.counts)
+        schema = table.schema(fingerprint(self.model))
+        parts = chain([self.to_record().part_of_store()], table.parts(schema))
+        Store.create(path, ATLAS_SCHEMA, ATLAS_VERSION, parts, values=schema.values(), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Atlas:
-        """Read an atlas that `save` wrote, or raise if any bit of it has changed.
+        """Read an atlas that `save` wrote, or raise an error if a file has changed.
 
-        What another process appends meanwhile is there completely or not at all.
+        Samples that another process is appending are read completely or not at all.
         """
         store = Store.open(path, {ATLAS_SCHEMA: ATLAS_VERSION})
         return cls.from_record(Record.from_store(store), Samples(store))
 
     def to_record(self) -> Record:
-        """Return what of the atlas never changes, all but the reference samples, as a record that a store can hold."""
+        """Return a record of everything except the reference samples; adding samples does not change this record."""
         parts = {
             "model": self.model.to_record(),
             "nodes": self.nodes.to_record(),
             "features": self.features.to_record(),
+            "support": self.support.to_record(),
         }
-        if self.support is not None:
-            parts["support"] = self.support.to_record()
         if self.curve is not None:
             parts["curve"] = self.curve.to_record()
         return Record({"ground": self.ground, "fingerprint": fingerprint(self.model)}, {}, parts)
 
     @classmethod
     def from_record(cls, record: Record, samples: Samples) -> Atlas:
-        """Return the atlas of a record and its reference samples, or raise if it is none."""
+        """Return the atlas of a record and reference samples, or raise if the two do not belong together."""
         model = DiffusionEMD.from_record(record.part("model"))
         nodes, features = Landmarks.from_record(record.part("nodes")), Features.from_record(record.part("features"))
         if nodes.n_landmarks != model.n_features_in_:
             raise InvalidInputError(
-                f"{counted(model.n_features_in_, 'stored node')}, as the model has", f"{nodes.n_landmarks}"
+                f"{counted(model.n_features_in_, 'stored node')}, as in the stored model", f"{nodes.n_landmarks}"
             )
         schema, own = samples.schema, fingerprint(model)
         expected = (own, own, nodes.n_landmarks, model.prepared_.layout.n_features)
         if (record.text("fingerprint"), schema.model, schema.n_nodes, schema.n_features) != expected:
-            raise InvalidInputError("stored samples that belong to the stored model", "those of another one", DAMAGED)
-        empty = cls(
-            (),
-            sp.csr_array((0, nodes.n_landmarks)),
-            np.empty((0, schema.n_features), dtype=schema.dtype),
-            {},
+            raise InvalidInputError(
+                "stored samples that belong to the stored model", "samples of another model", DAMAGED
+            )
+        table = samples.table()
+        return cls(
+            table.names,
+            table.counts,
+            table.rows,
+            table.variables,
             model,
             nodes,
             features,
-            Support.from_record(record.part("support"), nodes.centers.shape[1]) if "support" in record.parts else None,
+            Support.from_record(record.part("support"), nodes.centers.shape[1]),
             Curve.from_record(record.part("curve")) if "curve" in record.parts else None,
             record.optional_text("ground"),
         )
-        return empty._holding(samples)
 
-    def _holding(self, samples: Samples) -> Atlas:
-        """Return the same atlas with the samples of a store, all of them."""
-        embedding = np.empty((samples.n_rows, samples.schema.n_features), dtype=samples.schema.dtype)
-        for first, block in samples.blocks():
-            embedding[first : first + len(block)] = block
-        check_finite("the stored embedding", embedding)
-        columns = {name: tuple(values) for name, values in samples.variables().items()}
-        return replace(
-            self, names=tuple(samples.names), counts=samples.counts(), embedding=embedding, variables=columns
-        )
+    def _holding(self, table: Table) -> Atlas:
+        """Return the atlas with other reference samples."""
+        return replace(self, names=table.names, counts=table.counts, embedding=table.rows, variables=table.variables)
 
     def __repr__(self) -> str:
-        told = f"; variables: {', '.join(self.variables)}" if self.variables else ""
+        variables = f"; variables: {', '.join(self.variables)}" if self.variables else ""
         return (
             f"Atlas({counted(len(self.names), 'sample')} of {counted(int(self.sizes.sum()), 'cell')} on "
             f"{counted(self.nodes.n_landmarks, 'node')}, "
-            f"{counted(len(self.features.names), 'feature')}{told})"
+            f"{counted(len(self.features.names), 'feature')}{variables})"
         )
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Mapped(ReadOnlyArrays):
-    """New samples on an atlas; `Atlas.map` makes one, ``print`` it.
+    """New samples mapped onto an atlas, as returned by `Atlas.map`; ``print`` shows a summary.
 
     Attributes
     ----------
     names, sizes
-        Of the new samples, and how many cells each has, ``(n_samples,)``.
+        Name and number of cells of each new sample, ``(n_samples,)``.
     measures
-        Their masses on the nodes of the atlas, ``(n_samples, n_nodes)``.
+        Mass of the new samples at the nodes of the atlas, ``(n_samples, n_nodes)``.
     embedding
-        ``(n_samples, n_features)``, by the model of the atlas.
+        ``(n_samples, n_features)``: embedding of the new samples by the model of the atlas.
     coverage
-        Whether the reference knows their cells; None if the atlas cannot tell.
+        Coverage of the new samples: whether the reference has cells like the cells of each sample.
     warnings
-        What is legal but odd, such as other units, in sentences.
+        Warnings about valid but unusual input, such as features in another unit.
     reference
         The atlas.
-    placement
-        How cells were placed on the nodes, see `Atlas.map`.
 
     Examples
     --------
@@ -462,62 +413,56 @@ class Mapped(ReadOnlyArrays):
     sizes: Int64
     measures: Measures
     embedding: FloatArray
-    coverage: Coverage | None
+    coverage: Coverage
     warnings: tuple[str, ...]
     reference: Atlas
-    placement: Placement = "nearest"
-
-    def check_whole(self, expected: str) -> None:
-        """Raise unless every cell is wholly at one node."""
-        if self.placement != "nearest":
-            raise InvalidInputError(
-                expected, f"samples mapped with {argument('placement', self.placement)}",
-                f"map them with {argument('placement', 'nearest')}",
-            )  # fmt: skip
 
     @cached_property
     def distances(self) -> Float64:
-        """``(n_samples, n_reference)``: to the reference samples, in the unit of the atlas."""
+        """Distances to the reference samples in the unit of the atlas, ``(n_samples, n_reference)``."""
         reference = self.reference
         apart = pairwise_distances(self.embedding, reference.embedding, n_jobs=reference.model.n_jobs)
         return reference.in_units(apart)
 
     def nearest(self, k: int = 10, *, method: SearchMethod = "auto") -> tuple[Float64, Int64]:
-        """Return the k nearest reference samples of each sample.
+        """Return the k nearest reference samples of each new sample.
 
         Parameters
         ----------
         k
-            How many; at most as many as there are reference samples.
+            Number of neighbors, at most the number of reference samples.
         method
             As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact below 10,000 reference samples.
 
         Returns
         -------
         distances : ndarray of shape (n_samples, k)
-            Ascending in each row.
+            Distances to the nearest reference samples, ascending in each row.
         indices : ndarray of shape (n_samples, k)
-            Into the names of the reference. Of equal distances the smaller index comes first.
+            Indices of these reference samples in ``reference.names``. Ties are sorted by index.
         """
         k = check_integer("k", k, minimum=1, maximum=len(self.reference.names))
         return self.reference.nearest(self.embedding, k, method)
 
     def predict(self, variable: str, k: int | None = None, *, blocks: str | None = None) -> Prediction:
-        """Tell a variable of the new samples from their nearest reference samples, and how far that is to be trusted.
+        """Predict sample metadata from the nearest reference samples, and estimate the reliability of the predictions.
 
-        Each of the k nearest with a known value has one vote; a tie goes to the nearer. The chance comes from the
-        reference's own samples, each left out in turn: how often a vote as clear as this one was right.
+        Each of the k nearest samples with a value has one vote; if labels have equally many votes, the label of the
+        nearer samples wins. To estimate reliability, each reference sample is predicted from all other reference
+        samples. The reliability of a vote is the share of these predictions that are correct, among votes with a
+        similar majority.
 
         Parameters
         ----------
         variable
-            Of the reference samples.
+            Name of a variable of the reference samples.
         k
-            Neighbours that vote; None for 10, or for all but one of the reference samples with a known value if these
-            are fewer.
+            Number of neighbors that vote. None: 10, or one less than the number of reference samples with a value, if
+            that is smaller.
         blocks
-            A variable that ties reference samples together, such as the patient: a sample's own block is left out with
-            it when votes are judged, for its neighbours there would flatter them.
+            Name of a variable that marks dependent reference samples, such as the patient. To estimate reliability,
+            each sample is left out together with its whole block, because neighbors in its own block would make
+            predictions look too reliable.
         """
         reference = self.reference
         values = reference.variable(variable)
@@ -534,13 +479,13 @@ class Mapped(ReadOnlyArrays):
         return predict(here, self.distances[:, known], between, k)
 
     def coordinates(self) -> Float64:
-        """Return the place of each sample on the map of the reference, ``(n_samples, 2)``; the map does not move.
+        """Return the coordinates of each new sample on the map of the reference, ``(n_samples, 2)``.
 
-        A sample goes where its distances to the reference samples put it (Gower 1968); a sample of the reference comes
-        to its own place.
+        The map of the reference does not change. New samples are placed by their distances to the reference samples
+        (Gower 1968). A reference sample would be placed at its own coordinates.
         """
         places, reference = self.reference.coordinates, self.reference.distances
-        # In the directions of the map, which are orthogonal: -1/2 X+ (d^2 - mean of the reference's).
+        # Gower's formula, -1/2 X+ (d^2 - mean d^2 of the reference); the axes of the map are orthogonal.
         sums = (places**2).sum(axis=0)
         shifted = self.distances**2 - (reference**2).mean(axis=1)
         return np.asarray(-0.5 * shifted @ (places / np.where(sums > 0, sums, 1.0)))
@@ -548,7 +493,7 @@ class Mapped(ReadOnlyArrays):
     def intervals(
         self, *, n_bootstrap: int = 200, confidence: float = 0.95, random_state: int = 0
     ) -> tuple[Float64, Float64, Bool]:
-        """Return intervals of the distances to the reference samples, from the numbers of cells on both sides.
+        """Return confidence intervals of the distances to the reference samples.
 
         Parameters
         ----------
@@ -558,11 +503,10 @@ class Mapped(ReadOnlyArrays):
         Returns
         -------
         lower, upper : ndarray of shape (n_samples, n_reference)
-            What infinitely many cells would show lies between, for each pair by itself.
-        told_apart : ndarray of shape (n_samples, n_reference)
-            Whether a pair differs by more than noise.
+            Bounds of the pointwise confidence interval of the true distance of each pair.
+        distinguishable : ndarray of shape (n_samples, n_reference)
+            Whether the interval of a pair excludes zero.
         """
-        self.check_whole("cells that are drawn again, each wholly at its node, for intervals")
         check_integer("n_bootstrap", n_bootstrap, minimum=1)
         reference, count = self.reference, len(self.names)
         masses = sp.vstack([self.measures.masses, reference.measures.masses], format="csr")
@@ -574,22 +518,23 @@ class Mapped(ReadOnlyArrays):
         assert noise.lower is not None
         assert noise.upper is not None
         rows = slice(0, count), slice(count, None)
-        return reference.in_units(noise.lower[rows]), reference.in_units(noise.upper[rows]), noise.told_apart[rows]
+        return reference.in_units(noise.lower[rows]), reference.in_units(noise.upper[rows]), noise.distinguishable[rows]
 
     def explain(self, name: str, group: Any = None, *, variable: str | None = None) -> Any:
-        """Tell which nodes make a sample differ from its nearest reference sample, or from a group of them.
+        """Explain at which nodes a new sample differs from its nearest reference sample, or from a group.
 
         Parameters
         ----------
         name
-            Of the new sample.
+            Name of the new sample.
         group, variable
-            A value of a variable: the mean of the reference samples that have it. None: the nearest reference sample.
+            Compare with the mean of all reference samples whose ``variable`` is ``group``. None: compare with the
+            nearest reference sample.
 
         Returns
         -------
         heatmover.attribution.Explanation
-            Its points are the nodes of the atlas, ``reference.nodes.centers``.
+            Explanation whose points are the nodes of the atlas, in the order of ``reference.nodes.centers``.
         """
         row = list(self.names).index(find(name, self.names, "a mapped sample"))
         reference = self.reference
@@ -604,7 +549,7 @@ class Mapped(ReadOnlyArrays):
         return explain(reference.model, self.measures.toarray()[row], other)
 
     def lines(self, k: int = 3) -> Iterator[str]:
-        """Yield the answers, one line for each sample, then the warnings."""
+        """Yield the results, one line for each sample, then the warnings."""
         distances, indices = self.nearest(min(k, len(self.reference.names)))
         for row, name in enumerate(self.names):
             near = ", ".join(
@@ -617,27 +562,28 @@ class Mapped(ReadOnlyArrays):
     def uncovered(self) -> Iterator[str]:
         """Yield a line for each sample that the atlas does not cover."""
         for row, name in enumerate(self.names):
-            if self.coverage is not None and self.coverage.covered[row] is False:
+            if self.coverage.covered[row] is False:
                 yield f"{quoted(name)}: {self._covered(row)}"
 
     def to_csv(self, path: str | os.PathLike[str], k: int | None = None, predict: Sequence[str] = ()) -> None:
-        """Write the answers as CSV, one row for each sample, complete or not at all.
+        """Write the results as CSV, one row for each sample; the file is written atomically.
 
-        The columns are sample, cells, covered (true, false, unknown), far (share of cells), p, then predicted value,
-        vote and chance of each variable in ``predict``, then the names of the nearest reference samples and their
-        distances.
+        The first columns are sample, cells, covered (true, false, unknown), far (proportion of cells) and p. Then
+        follow the predicted value, the vote and the reliability of each variable in ``predict``, and the names and
+        distances of the nearest reference samples.
 
         Parameters
         ----------
         path
-            Where to; a file that is there already is replaced.
+            Path of the file; an existing file is replaced.
         k
-            Neighbours to write, and to vote; None for 10, or as many as there are.
+            Number of nearest reference samples to write and to predict from. None: 10, or all reference samples if
+            there are fewer than 10.
         predict
-            Variables of the reference.
+            Names of the variables to predict.
         """
-        asked = NEIGHBORS if k is None else check_integer("k", k, minimum=1)
-        count = min(asked, len(self.reference.names))
+        at_most = NEIGHBORS if k is None else check_integer("k", k, minimum=1)
+        count = min(at_most, len(self.reference.names))
         distances, indices = self.nearest(count)
         answers = [(name, self.predict(name, k)) for name in predict]
         header = ["sample", "cells", "covered", "far", "p"]
@@ -655,23 +601,24 @@ class Mapped(ReadOnlyArrays):
         n_bootstrap: int = 100,
         random_state: int = 0,
     ) -> None:
-        """Write the answers as one HTML page that opens offline in any browser; needs jinja2 (extra ``cohort``).
+        """Write the results as one HTML page that works offline; needs jinja2 (extra ``cohort``).
 
-        Coverage, place on the map, predictions with vote and chance, nearest reference samples with their variables
-        and intervals, and which cells differ.
+        The page shows coverage, the map, predictions with vote and reliability, the nearest reference samples with
+        metadata and confidence intervals of the distances, and the cells that differ.
 
         Parameters
         ----------
         path
-            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+            Path of the page; an existing file is replaced atomically.
         predict
-            Variables of the reference to predict; the first colours the map. None: all that groups of samples share.
+            Names of the variables to predict; the first one colors the map. None: all variables with groups of several
+            samples.
         k
-            Nearest reference samples to show, and to vote.
+            Number of nearest reference samples to show and to predict from.
         title
             Heading of the page.
         n_bootstrap, random_state
-            Of the intervals, see `intervals`; ``n_bootstrap=0`` leaves them out.
+            As in `intervals`; the page has no intervals if ``n_bootstrap`` is 0.
         """
         handed("report_mapped")(
             self, path, predict=predict, k=k, title=title, n_bootstrap=n_bootstrap, random_state=random_state
@@ -681,32 +628,28 @@ class Mapped(ReadOnlyArrays):
         self, row: int, answers: Sequence[tuple[str, Prediction]], distances: Float64, indices: Int64
     ) -> list[object]:
         coverage = self.coverage
-        covered = None if coverage is None else coverage.covered[row]
-        told = "unknown" if covered is None else "true" if covered else "false"
-        values: list[object] = [self.names[row], int(self.sizes[row]), told]
-        values += ["", ""] if coverage is None else [float(coverage.shares[row]), float(coverage.p_values[row])]
+        covered = coverage.covered[row]
+        verdict = "unknown" if covered is None else "true" if covered else "false"
+        values: list[object] = [self.names[row], int(self.sizes[row]), verdict]
+        values += [float(coverage.shares[row]), float(coverage.p_values[row])]
         for _, answer in answers:
-            doubts = (float(answer.votes[row]), float(answer.chances[row]))
-            values += [answer.values[row], *("" if np.isnan(doubt) else doubt for doubt in doubts)]
+            shares = (float(answer.votes[row]), float(answer.chances[row]))
+            values += [answer.values[row], *("" if np.isnan(share) else share for share in shares)]
         for distance, i in zip(distances, indices, strict=True):
             values += [self.reference.names[i], float(distance)]
         return values
 
     def _covered(self, row: int) -> str:
         coverage = self.coverage
-        if coverage is None:
-            return "coverage unknown: the atlas has one sample"
-        far = f"{percent(float(coverage.shares[row]))} of its cells far from the reference"
-        usual = f"in the reference's own samples {percent(coverage.expected)}"
+        far = f"{percent(float(coverage.shares[row]))} of the cells of this sample are far from the reference"
+        usual = f"compared with {percent(coverage.expected)} in reference samples"
         if coverage.covered[row] is None:
-            return f"{far}, {usual}; too few reference samples for a verdict"
+            return f"coverage unknown: {far}, {usual}; there are too few reference samples for a test"
         if coverage.covered[row]:
-            return f"covered ({far}, {usual})"
-        # With few reference samples no verdict can be rarer.
-        often = (
-            f"; so may {percent(coverage.level)} of samples like the reference's be" if coverage.level > RANKED else ""
-        )
-        return f"THIS SAMPLE IS NOT COVERED ({far}, {usual}; p = {coverage.p_values[row]:.1g}{often})"
+            return f"covered: {far}, {usual}"
+        # With few reference samples the false-positive rate cannot be as low as 5%.
+        often = f"; false-positive rate up to {percent(coverage.level)}" if coverage.level > RANKED else ""
+        return f"NOT COVERED: {far}, {usual} (p = {coverage.p_values[row]:.1g}{often})"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -727,34 +670,35 @@ def build_atlas(
     n_jobs: int | None = None,
     progress: Progress = SILENT,
 ) -> Atlas:
-    """Make an atlas of reference samples, onto which new samples can be mapped.
+    """Build an atlas of reference samples, onto which new samples can be mapped.
 
     Parameters
     ----------
     source
-        A `Cohort` from `heatmover.read_cohort`, which knows files, AnnData, scaling and projections; or points
-        ``(n_cells, n_features)``, whose features have names if it is a DataFrame.
+        A `Cohort` from `heatmover.read_cohort`, for cells in files or AnnData and for scaled or projected features. Or
+        points ``(n_cells, n_features)``: an array, or a DataFrame whose columns name the features.
     labels
-        ``(n_cells,)``: the sample of each cell, if points are given.
+        ``(n_cells,)``: sample of each cell, required for points.
     features
-        Names of the features of points in an array.
+        Names of the features, if the points are an array.
     variables
-        Metadata of the samples: a DataFrame or a mapping of names to values. What has an index, such as a DataFrame or
-        a Series, is aligned with the names of the samples by it; a list or an array is in their order. Default: those
-        of the cohort.
+        Sample metadata: a DataFrame or a mapping of names to values. Values of a DataFrame or Series are assigned by
+        the sample names in its index; lists and arrays must be in the order of the samples. Default: the metadata of
+        the cohort.
     n_neighbors, model, units, random_state, n_jobs, progress
         As in `heatmover.compare`.
     landmarks
-        As in `heatmover.compare`; or landmarks that are there already, such as the nodes of another atlas.
+        As in `heatmover.compare`; or existing landmarks, such as the nodes of another atlas.
     pieces
-        ``heatmover.study.scale.InPieces(memory="4 GB")`` and the like: for a cohort whose cells do not fit into memory.
-        Landmarks stand for the cells, which are read in pieces. The atlas is the same to the bit for any budget, and
-        the same as without ``pieces`` through the same landmarks.
+        Settings for a cohort that does not fit into memory, for instance
+        ``heatmover.study.scale.InPieces(memory="4 GB")``. The cells are read out of core and approximated by
+        landmarks. The atlas does not depend on the memory budget, and is bit-identical to an atlas built in memory
+        with the same landmarks.
 
     Returns
     -------
     Atlas
-        Its `map` takes new samples, its `save` writes it.
+        The atlas. `Atlas.map` maps new samples onto it, and `Atlas.save` saves it.
 
     Examples
     --------
@@ -771,16 +715,15 @@ def build_atlas(
     names, codes = given.names, given.codes
     if len(names) < 2:
         raise InvalidInputError("at least two reference samples", f"one, {names[0]!r}")
-    values = _check_variables(given.table if variables is None else variables, names)
-    # What cannot be saved is refused before anything is computed.
-    Table.checked(np.empty((len(names), 0)), names, values)
+    # Before any computation, reject metadata that cannot be saved.
+    table = Table.checked(np.empty((len(names), 0)), names, given.table if variables is None else variables)
     rng = check_random_state(random_state)
     draw = CellDraw.for_support(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
     if pieces is None:
         nodes, counts = _count_in_memory(given, landmarks, random_state, copy.n_jobs, progress)
     else:
         nodes, counts = _count_in_pieces(given, landmarks, pieces, n_neighbors, random_state, progress)
-    known = given.look(draw)
+    reference_features = given.read_features(draw)
     measures = measures_from_weights(counts, names=names)
     fitted = fit_samples(
         nodes.centers, measures, copy, n_neighbors=n_neighbors, units=units, random_state=random_state,
@@ -791,39 +734,46 @@ def build_atlas(
     support = hold_out(*draw.cells(), len(names), copy.n_jobs)
     progress.advance()
     embedding = fitted.model.transform(measures)
-    return Atlas(names, counts, embedding, values, fitted.model, nodes, known, support, curve, units)
+    return Atlas(
+        names, counts, embedding, table.variables, fitted.model, nodes, reference_features, support, curve, units
+    )
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Given:
-    """Cells to build an atlas of, in memory or not, the sample of each, and the variables that the source knows."""
+class _ReferenceCells:
+    """Reference cells (in memory or in a cohort), the sample of each cell, and the sample metadata of the source."""
 
     names: tuple[str, ...]
     codes: IntArray
-    table: Mapping[str, Any]
+    table: Any
     source: Cohort | FloatArray
     features: Sequence[str] | None = None
 
     def points(self) -> FloatArray:
-        """``(n_cells, n_dimensions)``, all in memory."""
+        """Return the points of all cells in memory, ``(n_cells, n_dimensions)``."""
         return self.source.points() if isinstance(self.source, Cohort) else self.source
 
-    def look(self, draw: CellDraw) -> Features:
-        """Look once at all values, and draw cells meanwhile."""
+    def read_features(self, draw: CellDraw) -> Features:
+        """Return the features from one pass over all values; the pass also adds cells to ``draw``."""
         if isinstance(self.source, Cohort):
             return Features.of_cohort(self.source, draw)
         draw.add(self.source, self.codes)
         return Features.of_points(self.source, self.features)
 
 
-def _read(source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | None) -> _Given:
-    """Return what an atlas is to be built of, or raise."""
+def _read(source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | None) -> _ReferenceCells:
+    """Return the reference cells with samples and metadata, or raise if the arguments contradict each other."""
     if isinstance(source, Cohort):
-        if labels is not None or features is not None:
-            raise InvalidInputError(f"a cohort alone, which knows its {argument('labels')} and features", "both")
+        given = [argument(name) for name, value in (("labels", labels), ("features", features)) if value is not None]
+        if given:
+            noun, them = ("argument", "it") if len(given) == 1 else ("arguments", "them")
+            raise InvalidInputError(
+                "only a Cohort, which already contains labels and features",
+                f"the {noun} {' and '.join(given)} as well", f"leave {them} out",
+            )  # fmt: skip
         check_unmoved(source)
-        return _Given(source.names, source.codes, _of_table(source.samples), source)
+        return _ReferenceCells(source.names, source.codes, source.samples, source)
     if labels is None:
         raise InvalidInputError(
             "a Cohort, or points and labels", f"{type(source).__name__} without {argument('labels')}",
@@ -835,13 +785,13 @@ def _read(source: Any, labels: npt.ArrayLike | None, features: Sequence[str] | N
     points = check_matrix("points", source)
     names, codes = code_labels(labels, len(points))
     check_names(points.shape[1], features)
-    return _Given(names, codes, {}, points, features)
+    return _ReferenceCells(names, codes, {}, points, features)
 
 
 def _count_in_memory(
-    given: _Given, landmarks: Any, random_state: int, n_jobs: int | None, progress: Progress
+    given: _ReferenceCells, landmarks: Any, random_state: int, n_jobs: int | None, progress: Progress
 ) -> tuple[Landmarks, sp.csr_array]:
-    """Return the nodes, and how many cells of each sample are at each, ``(n_samples, n_nodes)``."""
+    """Return the nodes and the number of cells of each sample at each node, ``(n_samples, n_nodes)``."""
     points, codes, n_samples = given.points(), given.codes, len(given.names)
     nodes = landmarks if isinstance(landmarks, Landmarks) else None
     if nodes is None:
@@ -851,25 +801,25 @@ def _count_in_memory(
             n_jobs=n_jobs, progress=progress,
         )  # fmt: skip
         nodes = _own_nodes(points) if placed is None else placed[0]
-    return nodes, count_at(nodes.assign(points, n_jobs=n_jobs), codes, (n_samples, nodes.n_landmarks))
+    return nodes, _count_at(nodes.assign(points, n_jobs=n_jobs), codes, (n_samples, nodes.n_landmarks))
 
 
 def _count_in_pieces(
-    given: _Given, landmarks: Any, pieces: InPieces, n_neighbors: int, random_state: int, progress: Progress
+    given: _ReferenceCells, landmarks: Any, pieces: InPieces, n_neighbors: int, random_state: int, progress: Progress
 ) -> tuple[Landmarks, sp.csr_array]:
-    """Return what `_count_in_memory` does, for cells that are read in pieces."""
+    """Return the same as `_count_in_memory`, for cells that are read out of core."""
     if not isinstance(given.source, Cohort):
-        raise InvalidInputError(f"a Cohort for {argument('pieces')}, which are read from a file", "points in memory")
+        raise InvalidInputError(f"a Cohort with {argument('pieces')}, which read cells from a file", "points in memory")
     if landmarks is None or isinstance(landmarks, Landmarks):
         raise InvalidInputError(
-            f"a number of {argument('landmarks')}, which are found in the pieces of the cells",
-            "none" if landmarks is None else "landmarks that are there",
-            f"leave {argument('landmarks')} out, or {argument('pieces')}",
+            f"{argument('landmarks')} to be a number or 'auto' with {argument('pieces')}",
+            argument("landmarks", None) if landmarks is None else "existing landmarks",
+            f"leave out either {argument('landmarks')} or {argument('pieces')}",
         )
     need, budget = support_bytes(given.source.n_cells, given.source.n_dimensions), check_memory(pieces.memory)
     if need > budget:
         raise InvalidInputError(
-            f"{argument('memory')} of at least {need / 1e6:,.0f} MB to tell what the atlas covers",
+            f"{argument('memory')} of at least {need / 1e6:,.0f} MB to compute the coverage",
             f"{budget / 1e6:,.0f} MB", "allow more",
         )  # fmt: skip
     parameters = StudyParameters(landmarks=landmarks, n_neighbors=n_neighbors, random_state=random_state)
@@ -877,55 +827,41 @@ def _count_in_pieces(
         return counted_cells.histograms.landmarks, counted_cells.histograms.counts.astype(np.float64)
 
 
-def _of_table(table: Any) -> dict[str, list[Any]]:
-    return {str(name): table[name].tolist() for name in table.columns}
-
-
-def _check_variables(variables: Mapping[str, Sequence[Any]], names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Return variables as plain values: truths, numbers, text, None where missing."""
-    return {
-        name: tuple(_plain_value(name, value) for value in values)
-        for name, values in sample_columns(variables, names).items()
-    }
-
-
-def _plain_value(name: str, value: Any) -> Any:
-    """Return a value as JSON keeps it; whatever is missing, such as pandas' NA, is None."""
-    if is_missing(value):
-        return None
-    if not isinstance(value, str | int | float | np.generic) and not hasattr(value, "isoformat"):
-        raise InvalidInputError(f"numbers, text or dates as values of {quoted(name)}", type(value).__name__)
-    return plain(value)
+def _count_at(places: Int64, codes: IntArray, shape: tuple[int, int]) -> sp.csr_array:
+    """Return the number of cells of each sample at each node, ``(n_samples, n_nodes)``, with sorted indices."""
+    keys, counts = np.unique(codes.astype(np.int64) * shape[1] + places, return_counts=True)
+    rows, columns = np.divmod(keys, shape[1])
+    return sp.csr_array((counts.astype(np.float64), (rows, columns)), shape=shape)
 
 
 def _own_nodes(points: FloatArray) -> Landmarks:
-    """Return the different cells as landmarks of themselves."""
+    """Return the distinct cells as landmarks."""
     centers, place = distinct_points(np.asarray(points, dtype=np.float64))
     return Landmarks(centers, np.bincount(place).astype(np.int64), 0.0, {"n_points": len(points), "every_point": True})
 
 
 def _whole(mapped: Mapped) -> sp.csr_array:
-    """Return the counts of mapped samples: shares times cells, which are whole numbers again."""
+    """Return the number of cells of mapped samples at each node: mass times sample size, rounded to whole numbers."""
     masses = mapped.measures.masses
     data = np.rint(masses.data * np.repeat(mapped.sizes, np.diff(masses.indptr)))
     return sp.csr_array((data, masses.indices, masses.indptr), shape=masses.shape)
 
 
 def load(path: str | os.PathLike[str]) -> DiffusionEMD | Atlas:
-    """Read a fitted model or an atlas that was saved, to the same bits.
+    """Read a saved model or atlas; the result is bit-identical to the object that was saved.
 
-    Every file is checked against its SHA-256 before it is used. A store that is damaged, that another program wrote,
-    or that needs a newer heatmover, is refused with the reason.
+    Every file is checked against its SHA-256 before it is used. An error is raised if the folder is damaged, was
+    written by another program, or requires a newer version of heatmover.
 
     Parameters
     ----------
     path
-        Of the folder that `DiffusionEMD.save` or `Atlas.save` made.
+        Folder that `DiffusionEMD.save` or `Atlas.save` wrote.
 
     Returns
     -------
     DiffusionEMD or Atlas
-        Whichever was saved.
+        The saved object.
 
     Examples
     --------
@@ -937,23 +873,24 @@ def load(path: str | os.PathLike[str]) -> DiffusionEMD | Atlas:
     30
     """
     store = Store.open(path, {MODEL_SCHEMA: MODEL_VERSION, ATLAS_SCHEMA: ATLAS_VERSION})
+    record = Record.from_store(store)
     if store.manifest.kind == ATLAS_SCHEMA:
-        return Atlas.load(path)
-    return DiffusionEMD.from_record(Record.from_store(store))
+        return Atlas.from_record(record, Samples(store))
+    return DiffusionEMD.from_record(record)
 
 
 def verify(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Check every bit of a saved model, atlas or index in little memory, or raise.
+    """Verify the checksums of a saved model, atlas or index; this needs little memory.
 
     Parameters
     ----------
     path
-        Of the folder.
+        Path of the folder.
 
     Returns
     -------
     dict
-        Bytes of each file by its place in the folder.
+        Size of each file in bytes, by path of the file in the folder.
 
     Examples
     --------

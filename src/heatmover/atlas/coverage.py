@@ -1,20 +1,23 @@
-"""Coverage: p-values per cell and per sample for cells that the reference does not contain.
+"""Compute p-values of new cells and samples, which are small if the reference has no similar cells; for `Atlas`.
 
-Each point of the reference is compared with those of all OTHER samples. Held out like this it stands where a point of a
-new sample stands, so that the rank of a new one among them is a p-value (conformal), whatever the distribution.
+Every reference point is compared with the points of all OTHER samples, as if its own sample were new. The rank of a new
+point among the reference points is therefore a conformal p-value, which is valid for any distribution.
 
-A sample's evidence is the truncated product of its p-values (Zaykin et al. 2002): the mean of log(5 % / p), of those
-that are below 5 %. It counts points as the share of far ones does, and a point the more the further it is.
+The evidence of a sample is the truncated product of its p-values (Zaykin et al. 2002): the mean of log(5% / p) over all
+points of the sample, where points with p above 5% contribute 0. Evidence grows with the number of far points, and more
+for points that are farther away.
 
-Samples vary, in the reference too, by more than chance. A gamma law says how much evidence a sample of so many points
-may have: its mean and the variance between samples are those of the reference's own samples, each left out in turn,
-and the variance from the points falls with their number.
+Reference samples differ by more than sampling noise. A gamma distribution therefore describes the evidence of samples
+with n points. The mean and the variance between samples are estimated by leaving out each reference sample in turn. The
+variance due to sampling of points decreases with n.
 
-Each cell has a p-value: its rank, by the distance from the reference, among the reference's own cells. A cell is far if
-its p-value is at most 1 %. The evidence in a sample's cells has a chance, by the law of the reference's own samples. So
-has the evidence in its local means, if it has enough cells for them: a new population that hides in noise shows there.
-A sample's chance is twice the smaller of the two, for either could be small (Bonferroni). It must also rank among the
-lowest of the reference's own, which holds false alarms at 5 % for any law, or at 1 in n + 1 with n < 19 samples.
+The p-value of a cell compares its distance from the reference with the distances of the reference cells. A cell is far
+if its p-value is at most 1%. The gamma distribution of the reference samples gives a p-value for the evidence of a
+sample's cells. If a sample has enough cells, the evidence of its local means gives a second p-value, because averaging
+reveals a new population that is hidden by noise. The p-value of the sample is twice the smaller p-value (Bonferroni). A
+sample is not covered only if its p-value is also among the lowest 5%, compared with the p-values of the reference
+samples. The false-positive rate is therefore at most 5% for any distribution, or 1 in n + 1 with n < 19 reference
+samples.
 """
 
 from __future__ import annotations
@@ -30,124 +33,95 @@ from scipy.spatial.distance import cdist
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.storage import Record
-from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray, Intp
+from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray
 from heatmover._base.validation import check_threads
 from heatmover.cohort.draw import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.centers import CenterSearch
-from heatmover.study.landmarking import quota
+from heatmover.study.comparison import quota
 
-__all__ = ["RANKED", "SUPPORT", "CellDraw", "Coverage", "Support", "hold_out", "support_bytes"]
+# --- p-values of points ---
 
-# --- how strange points are ---
-
-# Points around a point that tell what distance is usual there.
+# The usual distance around a point is the mean distance from other samples over this number of nearest points.
 AROUND = 30
-# Larger p-values are no evidence. All of them: samples that are strange in every cell by a little, as those
-# of other patients are, hide a tenth that is strange by more. At 10 % the AUROC on melanoma samples is lower by 0.01;
-# that of the plain share of far cells is lower by 0.02 and, for populations near the reference, by 0.01.
+# Larger p-values contribute no evidence. If all p-values contributed, small deviations of all cells, as between
+# patients, would mask large deviations in a tenth of the cells. With 10% instead of 5%, the AUROC on melanoma samples
+# is 0.01 lower. If the share of far cells replaces the evidence, the AUROC is 0.02 lower, and 0.01 lower for
+# populations near the reference.
 TRUNCATED = 0.05
-# A point is far at this p-value. Simulated populations that are absent from the reference (benchmarks/covered.py): 2 %
-# tells samples apart about as well, 5 % worse, because what is far by chance hides them.
+# A point is far if its p-value is at most this value. For simulated populations that are absent from the reference
+# (benchmarks/covered.py), a value of 2% separates samples about equally well. A value of 5% is worse, because more
+# points are far by chance.
 FAR = 0.01
-# The variance of the evidence in one p-value that is even between 0 and 1.
+# Variance of the evidence of one p-value that is uniform on [0, 1].
 LEAST_SPREAD = TRUNCATED * (2 - TRUNCATED)
 
 
 def hold_out_points(
     points: Float64, own: IntArray, kept: Bool, n_samples: int, n_threads: int
 ) -> tuple[Float64, Float64]:
-    """Compare the points of each sample with those points of all others that are kept.
+    """Compute the distance of each point from the nearest of the ``kept`` points of all other samples.
 
     Parameters
     ----------
     points
         ``(n_points, n_dimensions)``.
     own
-        ``(n_points,)``: the sample of each.
+        ``(n_points,)``: sample of each point.
     kept
-        ``(n_points,)``: whether others are compared with it.
+        ``(n_points,)``, boolean: true for points with which the points of other samples are compared.
     n_samples, n_threads
-        Their numbers.
+        Number of samples, and number of threads.
 
     Returns
     -------
     widths : ndarray of shape (n_kept,)
-        The distance that is usual around each point that is kept.
+        Usual distance around each kept point: mean distance of the nearest kept points from other samples.
     scores : ndarray of shape (n_points,)
-        Distance of each point from the other samples, over what is usual there without its own.
+        Distance of each point from the other samples, divided by the usual distance around the nearest kept point. The
+        usual distance is computed without the sample of the point.
     """
     cells, of_cell = points[kept], own[kept]
-    nearest, distances = _from_others(points, own, cells, of_cell, n_samples, n_threads)
+    members = [np.flatnonzero(own == sample) for sample in range(n_samples)]
+    nearest, distances = np.empty(len(points), dtype=np.intp), np.empty(len(points))
+    for sample, inside in enumerate(members):
+        if inside.size:
+            others = np.flatnonzero(of_cell != sample)
+            places, squares = CenterSearch(cells[others]).nearest(points[inside], n_threads)
+            nearest[inside], distances[inside] = others[places], np.sqrt(squares)
     graph = Graph.from_points(cells, min(AROUND, len(cells) - 1), kernel="box", n_jobs=n_threads)
-    widths = graph.spread(_usual(graph, graph.node_affinity, distances[kept], np.ones(len(cells))))
-    without = _without_own(graph, distances[kept], of_cell, nearest, own, n_samples)
+
+    def usual(rows: sp.csr_array, counted: Float64) -> Float64:
+        """Return the mean distance over the neighbors of nodes (affinity rows), weighted by ``counted``."""
+        around = rows @ graph.gather(np.vstack([distances[kept] * counted, counted])).T
+        return np.asarray(around[:, 0] / around[:, 1])
+
+    widths = graph.spread(usual(graph.node_affinity, np.ones(len(cells))))
+    # Leave out the sample of each point: a new sample has no cells in the reference that could raise the usual
+    # distance. If usual distances and ranks include the sample of the point, 5.6% of new melanoma samples are called
+    # not covered, compared with 1.7%.
+    without, node = np.empty(len(own)), graph.spread(np.arange(graph.n_nodes))
+    for sample, inside in enumerate(members):
+        nodes, place = np.unique(node[nearest[inside]], return_inverse=True)
+        without[inside] = usual(graph.node_affinity[nodes], (of_cell != sample).astype(np.float64))[place]
     return widths, scores_of(distances, without)
 
 
-def _from_others(
-    points: Float64, own: IntArray, cells: Float64, of_cell: IntArray, n_samples: int, n_threads: int
-) -> tuple[Intp, Float64]:
-    """Return the nearest cell of another sample and the distance to it, ``(n_points,)`` each."""
-    nearest, distances = np.empty(len(points), dtype=np.intp), np.empty(len(points))
-    for sample in range(n_samples):
-        inside = np.flatnonzero(own == sample)
-        if not inside.size:
-            continue
-        others = np.flatnonzero(of_cell != sample)
-        places, squares = CenterSearch(cells[others]).nearest(points[inside], n_threads)
-        nearest[inside], distances[inside] = others[places], np.sqrt(squares)
-    return nearest, distances
-
-
-def _usual(graph: Graph, rows: sp.csr_array, distances: Float64, kept: Float64) -> Float64:
-    """Return the mean distance of the cells around some nodes, themselves included, of those cells that are kept.
-
-    Parameters
-    ----------
-    graph
-        Of all cells.
-    rows
-        Affinities of the nodes to all nodes.
-    distances, kept
-        ``(n_cells,)``; ``kept`` is 1 or 0.
-    """
-    around = rows @ graph.gather(np.vstack([distances * kept, kept])).T
-    return np.asarray(around[:, 0] / around[:, 1])
-
-
-def _without_own(
-    graph: Graph, distances: Float64, of_cell: IntArray, nearest: Intp, own: IntArray, n_samples: int
-) -> Float64:
-    """Return the distance that is usual around the nearest cell of each point, as if its sample were not there.
-
-    A strange sample would else widen what is usual around its own cells, which a new sample cannot. With
-    that and with ranks among its own cells 5.6 % of fresh melanoma samples were called not covered; without, 1.7 %.
-    """
-    widths, node = np.empty(len(own)), graph.spread(np.arange(graph.n_nodes))
-    for sample in range(n_samples):
-        inside = np.flatnonzero(own == sample)
-        nodes, place = np.unique(node[nearest[inside]], return_inverse=True)
-        kept = (of_cell != sample).astype(np.float64)
-        widths[inside] = _usual(graph, graph.node_affinity[nodes], distances, kept)[place]
-    return widths
-
-
 def scores_of(distances: Float64, widths: Float64) -> Float64:
-    """Return distances over what is usual; where nothing but copies is usual, any distance at all is infinite."""
+    """Divide distances by the usual distance; where it is 0, as among copies, positive distances become infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(distances > 0, distances / widths, 0.0)
 
 
 def p_values(known: Float64, scores: Float64) -> Float64:
-    """Return the p-value of new scores among known ones, which ascend."""
+    """Return the p-values of new scores relative to ``known``, the scores of the reference, ascending."""
     above = known.size - np.searchsorted(known, scores, side="left")
     return np.asarray((1 + above) / (1 + known.size))
 
 
 def left_out(scores: Float64, own: IntArray, n_samples: int) -> Float64:
-    """Return the p-value of each score among those of all other samples, as a new one is ranked."""
+    """Return the p-value of each score relative to the scores of all other samples, as for a new sample."""
     ordered = np.sort(scores)
     above = ordered.size - np.searchsorted(ordered, scores, side="left")
     others = np.empty(scores.size)
@@ -160,21 +134,21 @@ def left_out(scores: Float64, own: IntArray, n_samples: int) -> Float64:
 
 
 def beyond(chances: Float64) -> Float64:
-    """Return the evidence in p-values: log(0.05 / p), or 0 where p is larger."""
+    """Return the evidence of p-values: log(0.05 / p), or 0 where p is above 0.05."""
     return np.asarray(np.maximum(np.log(TRUNCATED / chances), 0.0))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Law(ReadOnlyArrays):
-    """How much evidence a sample may have: a gamma law, fitted to reference samples that were each left out in turn.
+    """Gamma distribution of the evidence of a sample, fitted by leaving out each reference sample in turn.
 
     Attributes
     ----------
     counts, evidence
-        ``(n_samples,)``: points and evidence of each; each has a point.
+        ``(n_samples,)``: number of points (at least 1) and evidence of each reference sample.
     spread
-        The variance of the evidence in a sample of n points that the points bring, times n.
+        Variance of the evidence due to sampling of points, multiplied by the number of points.
     """
 
     counts: Int64
@@ -182,39 +156,43 @@ class Law(ReadOnlyArrays):
     spread: float
 
     def chances(self, counts: Int64, evidence: Float64) -> Float64:
-        """Return the chance of at least so much evidence in samples of so many points, ``(n_samples,)``."""
+        """Return the p-values of samples from their numbers of points and their evidence, ``(n_samples,)``."""
         from scipy.special import gammaincc
 
         mean, between = self._moments
         variance = self.spread / np.maximum(counts, 1) + between
-        # A gamma law of this mean and variance: shape mean^2 / variance, scale variance / mean.
+        # The gamma distribution of this mean and variance has shape mean^2 / variance and scale variance / mean.
         return np.asarray(gammaincc(mean**2 / variance, evidence * mean / variance), dtype=np.float64)
 
     @cached_property
     def _moments(self) -> tuple[float, float]:
-        """The mean evidence of a sample, and its variance between samples beyond that from their points."""
+        """Mean evidence of a sample, and variance between samples beyond the variance due to sampling of points."""
         n_samples, total = self.counts.size, float(self.counts.sum())
-        # At least what one point of all, at the threshold of far ones, would be: nothing at all forbids nothing.
+        # Limit the mean from below by the evidence of one far point in the reference: with a mean of 0, any evidence
+        # would be impossible.
         mean = max(float(self.counts @ self.evidence) / total, float(np.log(TRUNCATED / FAR)) / total)
         squares = (self.evidence - mean) ** 2 * n_samples / max(n_samples - 1, 1)
         between = float(np.mean(squares - self.spread / self.counts))
-        # A new sample varies around a mean that was itself estimated.
+        # Add the error of the estimated mean to the variance.
         return mean, max(between, 0.0) * (1 + 1 / n_samples) + self.spread / total
 
 
-# Cells in a mean, and the fewest cells of a sample whose means are taken: of fewer, neighbours are no neighbours.
+# Number of cells per local mean, and smallest number of cells of a sample for which local means are computed: in a
+# smaller sample, the nearest cells are not near.
 GATHERED, FEWEST_CELLS = 6, 12
-# The most cells of a sample that are taken: all pairs of them are compared.
+# Largest number of cells per sample that are used; the number is limited because all pairs of cells are compared.
 MOST_CELLS = 500
-# Sizes that samples are thinned to, per halving: a new sample leaves out less than three cells in ten.
+# Samples are thinned: reduced to random draws of given sizes, so that samples of equal size can be compared. Number of
+# sizes per factor of 2; with two, thinning to the next smaller size drops less than 30% of the cells.
 PER_HALVING = 2
-# Means that are enough to rank others among them, and the fewest samples that they are of. Every sample is thinned to
-# the largest size that it has, which tells its evidence; to smaller ones only as many samples as this takes.
+# Number of local means of the reference per size that is sufficient to rank new means, and smallest number of samples
+# that contribute them. To compute its evidence, every sample is thinned to the largest possible size. Only a selection
+# of samples is thinned to smaller sizes.
 ENOUGH, ENOUGH_SAMPLES = 2000, 20
 
 
 def sizes_of(n_cells: IntArray) -> Int64:
-    """Return the sizes to which reference samples of so many cells are thinned, ascending; none if most are small.
+    """Return the numbers of cells to which reference samples are thinned, ascending; empty if most are too small.
 
     Examples
     --------
@@ -227,9 +205,9 @@ def sizes_of(n_cells: IntArray) -> Int64:
 
 
 def thinned(cells: FloatArray) -> Float64:
-    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in an order of which the first few are a fair draw.
+    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in random order, so that the first k are a draw.
 
-    Their values decide, whatever the order in which they come.
+    The random order depends only on the values of the cells, not on their original order.
     """
     points = np.asarray(cells, dtype=np.float64)
     hashes = cell_hashes(points, np.zeros(len(points), dtype=np.int32), 0)
@@ -237,7 +215,7 @@ def thinned(cells: FloatArray) -> Float64:
 
 
 def local_means(cells: Float64) -> tuple[Float64, Int64]:
-    """Return the mean of each cell and its nearest, ``(n_cells, n_dimensions)``, and which these are, a row for each.
+    """Return the mean of each cell and its nearest cells, ``(n_cells, n_dimensions)``, and the averaged cells' indices.
 
     Examples
     --------
@@ -246,7 +224,8 @@ def local_means(cells: Float64) -> tuple[Float64, Int64]:
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 12.5, 12.5, 12.5, 12.5, 12.5, 12.5]
     """
     near = np.sort(np.argpartition(cdist(cells, cells), GATHERED - 1, axis=1)[:, :GATHERED], axis=1)
-    # Of the same cells the mean is the same to the bit, and of copies it is their place: from the first of them on.
+    # Sum offsets from the first cell. Equal sets of cells then have bit-identical means, and the mean of identical
+    # cells is exactly their position.
     first = cells[near[:, 0]]
     return first + ((cells[near] - first[:, None]) / GATHERED).sum(axis=1), near
 
@@ -254,26 +233,28 @@ def local_means(cells: Float64) -> tuple[Float64, Int64]:
 @final
 @dataclass(frozen=True, eq=False)
 class LocalMeans(ReadOnlyArrays):
-    """Local means of the reference, and how far those of thinned samples are from those of others.
+    """Local means of the reference, and distances of the local means of thinned samples from other samples.
 
     Attributes
     ----------
     cells
-        ``(n_means, n_dimensions)``: of each sample at the largest of the sizes that it has.
+        ``(n_means, n_dimensions)``: local means of all samples, each thinned to its largest possible size.
     widths
-        ``(n_means,)``: the distance that is usual around each.
+        ``(n_means,)``: usual distance around each local mean, the mean distance of the nearest local means from other
+        samples.
     sizes
-        ``(n_sizes,)``, ascending.
+        ``(n_sizes,)``: sizes to which samples are thinned, ascending.
     scores
-        Ascending for each size: distance from other samples over the usual one. ``ends`` tells where each size ends.
+        Distances of local means from other samples, divided by the usual distance: one block per size, ascending within
+        each block.
     ends
-        ``(n_sizes,)``.
+        ``(n_sizes,)``: end of the block of each size in ``scores``.
     n_means
-        ``(n_samples,)``: the largest size of each reference sample; 0 if it is too small.
+        ``(n_samples,)``: largest size to which each reference sample can be thinned; 0 if the sample is too small.
     evidence
-        ``(n_samples,)``: the truncated product of these means, and 0 where there are none.
+        ``(n_samples,)``: evidence of the local means of each reference sample; 0 without local means.
     spread
-        The variance of the evidence of a sample of n means, times n.
+        Variance of the evidence of a sample, multiplied by its number of local means.
     """
 
     cells: Float64
@@ -287,53 +268,50 @@ class LocalMeans(ReadOnlyArrays):
 
     @cached_property
     def law(self) -> Law:
-        """Of the evidence, fitted to those reference samples that have means."""
+        """Gamma distribution of the evidence, fitted to the reference samples that have local means."""
         some = self.n_means > 0
         return Law(self.n_means[some], self.evidence[some], self.spread)
 
     @property
     def most(self) -> int:
-        """The number of cells of a sample that are looked at, at most."""
+        """Largest number of cells that are used from each sample."""
         return int(self.sizes[-1])
 
     def judge(self, samples: Sequence[FloatArray], n_threads: int) -> tuple[Int64, Float64]:
-        """Return of some samples how many means they have, 0 if they are too small, and the evidence in them.
+        """Return the number of local means of each sample (0 if it is too small), and the evidence of the means.
 
         Parameters
         ----------
         samples
-            Of each the cells, ``(n_cells, n_dimensions)``: all, or ``most`` of them.
+            Cells of each sample, ``(n_cells, n_dimensions)``: all cells, or a draw of ``most`` cells.
         n_threads
-            Their number.
+            Number of threads.
         """
         counts = _largest(self.sizes, np.array([len(cells) for cells in samples]))
         evidence = np.zeros(len(samples))
-        asked = np.flatnonzero(counts)
-        if not asked.size:
+        enough = np.flatnonzero(counts)
+        if not enough.size:
             return counts, evidence
-        means = [local_means(thinned(samples[i])[: counts[i]])[0] for i in asked.tolist()]
+        means = [local_means(thinned(samples[i])[: counts[i]])[0] for i in enough.tolist()]
         places, squares = self._search.nearest(np.concatenate(means), n_threads)
         scores = scores_of(np.sqrt(squares), self.widths[places])
-        for i, part in zip(asked, np.split(scores, np.cumsum(counts[asked])[:-1]), strict=True):
-            evidence[i] = beyond(p_values(self._scores_at(int(counts[i])), part)).mean()
+        for i, block in zip(enough, np.split(scores, np.cumsum(counts[enough])[:-1]), strict=True):
+            known = np.split(self.scores, self.ends[:-1])[np.searchsorted(self.sizes, counts[i])]
+            evidence[i] = beyond(p_values(known, block)).mean()
         return counts, evidence
-
-    def _scores_at(self, size: int) -> Float64:
-        place = int(np.searchsorted(self.sizes, size))
-        return self.scores[(self.ends[place - 1] if place else 0) : self.ends[place]]
 
     @cached_property
     def _search(self) -> CenterSearch:
         return CenterSearch(self.cells)
 
     def to_record(self) -> Record:
-        """Return them as a record that a store can hold."""
+        """Return the local means as a record."""
         names = ("cells", "widths", "sizes", "scores", "ends", "n_means", "evidence")
         return Record({"spread": self.spread}, {name: getattr(self, name) for name in names})
 
     @classmethod
     def from_record(cls, record: Record, n_samples: int, n_dimensions: int) -> LocalMeans:
-        """Return the means of a record for so many reference samples, or raise if it holds none."""
+        """Return the local means that a record of ``n_samples`` reference samples contains; raise if it is damaged."""
         cells = record.floats("cells", (None, n_dimensions))
         sizes, scores = record.array("sizes", np.int64, (None,)), record.array("scores", np.float64, (None,))
         ends, n_means = record.array("ends", np.int64, (sizes.size,)), record.array("n_means", np.int64, (n_samples,))
@@ -344,24 +322,24 @@ class LocalMeans(ReadOnlyArrays):
         fits = fits and evidence.min() >= 0 and spread > 0
         if not fits or np.isnan(scores).any() or any(np.any(np.diff(part) < 0) for part in np.split(scores, ends[:-1])):
             raise InvalidInputError(
-                "stored local means: ascending sizes and, for each, ascending scores; evidence of at least 0 and a "
-                "spread above it", "others",
+                "stored local means with ascending sizes, ascending scores of each size, evidence of at least 0 and a "
+                "positive spread", "other values",
             )  # fmt: skip
         widths = record.floats("widths", (len(cells),))
         return cls(cells, widths, sizes, scores, ends, n_means, evidence, spread)
 
 
 def hold_out_means(cells: Float64, own: IntArray, n_samples: int, n_threads: int) -> LocalMeans | None:
-    """Hold each sample out in turn, at each of the sizes that it has; None if most samples have too few cells.
+    """Compare the local means of each thinned sample with all other samples; return None if most samples are too small.
 
     Parameters
     ----------
     cells
         ``(n_cells, n_dimensions)``.
     own
-        ``(n_cells,)``: the sample of each.
+        ``(n_cells,)``: sample of each cell.
     n_samples, n_threads
-        Their numbers.
+        Number of samples, and number of threads.
     """
     n_cells = np.bincount(own, minlength=n_samples)
     sizes = sizes_of(n_cells)
@@ -387,15 +365,20 @@ def hold_out_means(cells: Float64, own: IntArray, n_samples: int, n_threads: int
 
 
 def _largest(sizes: Int64, n_cells: IntArray) -> Int64:
-    """Return the largest of the sizes that samples of so many cells have, or 0."""
+    """Return the largest size to which each sample can be thinned; 0 for samples with too few cells."""
     return np.asarray(np.r_[0, sizes][np.searchsorted(sizes, n_cells, side="right")], dtype=np.int64)
 
 
 def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int, int, Float64, Int64]]:
-    """Yield sample, size, local means and which cells these are of, for the sizes to which each sample is thinned."""
+    """Thin samples; yield sample, size, local means and the indices of the cells of each mean."""
     n_cells = np.bincount(own)
     largest = _largest(sizes, n_cells)
-    some = {int(size): _some(np.flatnonzero(largest > size), int(size)) for size in sizes}
+    some = {}
+    for size in sizes.tolist():
+        # From the samples that are larger than this size, thin an evenly spaced selection of sufficient size.
+        larger = np.flatnonzero(largest > size)
+        count = min(larger.size, max(ENOUGH_SAMPLES, -(-ENOUGH // size)))
+        some[size] = set(larger[np.linspace(0, larger.size - 1, count).round().astype(np.intp)].tolist())
     for sample, inside in enumerate(np.split(np.argsort(own, kind="stable"), np.cumsum(n_cells)[:-1])):
         ordered = thinned(cells[inside])
         for size in sizes.tolist():
@@ -403,17 +386,12 @@ def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int
                 yield sample, size, *local_means(ordered[:size])
 
 
-def _some(samples: Intp, size: int) -> set[int]:
-    """Return as many of the samples, evenly among them, as are enough to be thinned to a size."""
-    count = min(samples.size, max(ENOUGH_SAMPLES, -(-ENOUGH // size)))
-    return set(samples[np.linspace(0, samples.size - 1, count).round().astype(np.intp)].tolist()) if count else set()
-
-
 def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: Int64) -> float:
-    """Return the variance of a sample's evidence, times its number of means.
+    """Return the variance of the evidence of a sample, multiplied by its number of local means.
 
-    Means share cells, so their evidence varies together: two of them count by the share of cells that they have in
-    common. At least what p-values that are even between 0 and 1 have: with few means none may be below the threshold.
+    Local means that share cells have correlated evidence, so each pair of means is weighted by the share of common
+    cells. The result is at least the variance for uniform p-values: among few means, it may happen that no p-value is
+    below the threshold.
     """
     squares = 0.0
     for rest, cells in zip(residuals, near, strict=True):
@@ -422,43 +400,44 @@ def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: 
     return max(squares / max(int(np.maximum(n_means - 1, 0).sum()), 1), LEAST_SPREAD)
 
 
-# --- what that says of samples ---
+# --- verdicts on samples ---
 
-# Cells of the reference that are kept to compare with: 20,000 of 50 dimensions are 8 MB.
+# Number of reference cells with which new cells are compared: 20,000 cells of 50 dimensions take 8 MB.
 SUPPORT = 20_000
-# Of the graph over the support while it is made, for each neighbour that was asked for.
+# Bytes per cell and neighbor while the graph over the support is built.
 EDGE_BYTES = 120
-# A sample is not covered if its chance is at most this, 1 % for either of the two tests, and ranks within the lowest
-# RANKED of the reference's own.
+# A sample is not covered if its p-value is at most LEVEL (1% for each of the two tests) and is also among the lowest
+# share RANKED, compared with the p-values of the reference samples.
 LEVEL, RANKED = 0.02, 0.05
-# Fewer samples do not tell how much samples vary.
+# Smallest number of reference samples from which the variation between samples can be estimated.
 FEWEST = 5
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Coverage(ReadOnlyArrays):
-    """What a reference says of the cells of some samples.
+    """Coverage of new samples: whether the reference contains cells like the cells of each sample.
 
     Attributes
     ----------
     n_cells, n_far
-        ``(n_samples,)``: cells, and those that are further from the reference than 99 % of its own.
+        ``(n_samples,)``: number of cells, and number of cells that are farther from the reference than 99% of the
+        reference cells are.
     p_values
-        ``(n_samples,)``: the chance of so much evidence or more in a sample like those of the reference.
+        ``(n_samples,)``: probability that a sample like the reference samples has at least this evidence.
     covered
-        One verdict for each sample; None where the reference has too few samples to tell.
+        Whether each sample is covered; None if the reference has too few samples for a decision.
     cell_p_values
-        ``(n_cells,)``: of each cell, in the order in which they came.
+        ``(n_cells,)``: p-value of each cell, in the order in which the cells were read.
     expected
-        The share of far cells in the reference's own samples, each left out in turn.
+        Expected share of far cells, computed by leaving out each reference sample in turn.
     evidence
-        ``(n_samples,)``: the mean over all cells of log(0.05 / p), of those cells whose p-value is below 0.05.
+        ``(n_samples,)``: mean of log(0.05 / p) over all cells, where cells with a p-value above 0.05 contribute 0.
     n_means, means_evidence
-        ``(n_samples,)``: local means that were looked at, 0 for samples of too few cells, and the evidence in them.
+        ``(n_samples,)``: number of local means (0 for samples with too few cells), and evidence of the local means.
     level
-        The share of samples like those of the reference that the verdict calls not covered, at most: 0.05, or one in
-        n + 1 where the reference has n < 19 samples.
+        Largest false-positive rate, the share of samples like the reference samples that are not covered: 0.05, or 1 in
+        n + 1 if the reference has n < 19 samples.
     """
 
     n_cells: Int64
@@ -474,31 +453,31 @@ class Coverage(ReadOnlyArrays):
 
     @property
     def shares(self) -> Float64:
-        """``(n_samples,)``: share of far cells."""
+        """Share of far cells of each sample, ``(n_samples,)``."""
         return np.asarray(self.n_far / self.n_cells)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Support(ReadOnlyArrays):
-    """Cells of the reference, and how far each is from the nearest of another sample.
+    """Cells drawn from the reference, and the distance of each cell from other reference samples.
 
     Attributes
     ----------
     cells
-        ``(n_support, n_dimensions)``, float64: drawn equally from all samples.
+        ``(n_support, n_dimensions)``, float64: drawn cells, about equally many of each sample.
     widths
-        ``(n_support,)``: the distance that is usual around each.
+        ``(n_support,)``: usual distance around each cell, the mean distance of the nearest cells from other samples.
     scores
-        Ascending: distance from other samples over the usual one, of every cell that was drawn.
+        ``(n_support,)``, ascending: distance of each cell from other samples, divided by the usual distance.
     n_cells, n_far
-        ``(n_samples,)``: cells of each reference sample that were drawn, and how many of them are far.
+        ``(n_samples,)``: number of cells drawn from each reference sample, and number of far cells among them.
     evidence
-        ``(n_samples,)``: of each reference sample.
+        ``(n_samples,)``: evidence of each reference sample, the mean of log(0.05 / p) as in `Coverage`.
     spread
-        The variance of a cell's evidence among the cells of one sample.
+        Variance of the evidence of single cells within a sample.
     means
-        The same for local means of cells; None if most samples have too few.
+        Local means of the reference samples; None if most samples have too few cells.
     """
 
     cells: Float64
@@ -520,7 +499,7 @@ class Support(ReadOnlyArrays):
         return CenterSearch(self.cells)
 
     def draw(self, n_samples: int) -> CellDraw | None:
-        """Return what draws those cells of new samples whose local means `verdict` looks at; None if it needs none."""
+        """Return an empty `CellDraw` for the local means in `verdict`; None if the reference has no local means."""
         return None if self.means is None else CellDraw(n_samples, self.means.most, 0)
 
     def verdict(
@@ -531,18 +510,18 @@ class Support(ReadOnlyArrays):
         draw: CellDraw | None = None,
         n_jobs: int | None = None,
     ) -> Coverage:
-        """Return what the p-values of cells say of the samples that ``codes`` puts them in.
+        """Return the coverage of samples from the p-values of their cells.
 
         Parameters
         ----------
         cell_p_values, codes
-            ``(n_cells,)``.
+            ``(n_cells,)``: p-value and sample of each cell.
         n_samples
-            Their number.
+            Number of samples.
         draw
-            From `draw`, with all cells added to it; without it local means are not looked at.
+            Result of `draw`, to which all cells were added. None: do not use local means.
         n_jobs
-            Threads.
+            Number of threads; None for all cores.
         """
         n_cells = np.bincount(codes, minlength=n_samples).astype(np.int64)
         n_far = np.bincount(codes[cell_p_values <= FAR], minlength=n_samples).astype(np.int64)
@@ -563,13 +542,13 @@ class Support(ReadOnlyArrays):
 
     @property
     def expected(self) -> float:
-        """The share of far cells in all reference samples, each left out in turn."""
+        """Expected share of far cells, computed by leaving out each reference sample in turn."""
         return float(self.n_far.sum() / self.n_cells.sum())
 
     def chances(self, n_cells: Int64, evidence: Float64, n_means: Int64, means_evidence: Float64) -> Float64:
-        """Return the chance of at least so much evidence in samples of so many cells and local means, ``(n_samples,)``.
+        """Return the p-values of samples, ``(n_samples,)``, from the evidence of their cells and of their local means.
 
-        ``n_means`` is 0 where there are none.
+        ``n_means`` is 0 for samples without local means.
         """
         of_cells = Law(self.n_cells, self.evidence, self.spread).chances(n_cells, evidence)
         if self.means is None:
@@ -578,28 +557,28 @@ class Support(ReadOnlyArrays):
         return np.where(n_means > 0, np.minimum(2 * smaller, 1.0), of_cells)
 
     def ranks(self, chances: Float64) -> Float64:
-        """Return the share of the reference's samples, itself included, with chances as low.
+        """Return the share of samples (the reference samples and the new sample) whose p-value is at most as high.
 
-        Chances, not evidence: a sample of few cells has much or little of it by chance.
+        Samples are ranked by p-value and not by evidence, because the evidence of small samples varies more by chance.
         """
         return np.asarray((1 + np.searchsorted(self._own, chances, side="right")) / (1 + self._own.size))
 
     @cached_property
     def _own(self) -> Float64:
-        """The chances of the reference's own samples, ascending."""
+        """The p-values of the reference samples, ascending."""
         none = np.zeros_like(self.n_cells)
         of_means = (none, none) if self.means is None else (self.means.n_means, self.means.evidence)
         return np.sort(self.chances(self.n_cells, self.evidence, *of_means))
 
     def to_record(self) -> Record:
-        """Return the support as a record that a store can hold."""
+        """Return the support as a record."""
         names = ("cells", "widths", "scores", "n_cells", "n_far", "evidence")
         parts = {} if self.means is None else {"means": self.means.to_record()}
         return Record({"spread": self.spread}, {name: getattr(self, name) for name in names}, parts)
 
     @classmethod
     def from_record(cls, record: Record, n_dimensions: int) -> Support:
-        """Return the support of a record, or raise if it is none."""
+        """Return the support of a record, or raise if the record is damaged."""
         cells = record.floats("cells", (None, n_dimensions))
         scores = record.array("scores", np.float64, (None,))
         n_cells = record.array("n_cells", np.int64, (None,))
@@ -609,8 +588,8 @@ class Support(ReadOnlyArrays):
         fits = fits and evidence.min() >= 0 and 0 < spread < np.inf
         if not fits or np.isnan(scores).any() or np.any(np.diff(scores) < 0):
             raise InvalidInputError(
-                "a stored support: ascending scores, at most as many far cells as cells, evidence of at least 0 and a "
-                "spread above it", "another",
+                "a stored support with ascending scores, at most as many far cells as cells, evidence of at least 0 "
+                "and a positive spread", "other values",
             )  # fmt: skip
         means = None
         if "means" in record.parts:
@@ -620,18 +599,18 @@ class Support(ReadOnlyArrays):
 
 @final
 class CellDraw:
-    """Cells of all samples, of each at most so many, from blocks of any size.
+    """Draw at most a given number of cells from every sample; cells are added in blocks of any size.
 
-    They are drawn by hashes of their values, so that neither blocks nor the order of cells decide which.
+    Cells are drawn by hashes of their values, so the draw depends neither on the blocks nor on the order of the cells.
 
     Parameters
     ----------
     n_samples
-        Their number.
+        Number of samples.
     most
-        Cells of each, at most.
+        Largest number of cells per sample.
     seed
-        Of the hashes.
+        Seed of the hashes.
 
     Examples
     --------
@@ -648,25 +627,25 @@ class CellDraw:
         self._seed = seed
         self._points: list[Float64] = []
         self._codes, self._hashes = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
-        # The largest hash that a sample still has room for.
+        # Largest accepted hash of each sample.
         self._limits = np.full(n_samples, 2**64 - 1, dtype=np.uint64)
 
     @classmethod
     def for_support(cls, sizes: Int64, seed: int) -> CellDraw:
-        """Draw from samples of these sizes, of each at most its share of the support."""
+        """Return an empty draw for a support from samples of these sizes; each sample gets an equal share."""
         return cls(sizes.size, quota(sizes, SUPPORT), seed)
 
     def add(self, values: Any, codes: IntArray, project: Callable[[Any], FloatArray] = np.asarray) -> None:
-        """Take in a block of cells.
+        """Add a block of cells.
 
         Parameters
         ----------
         values
-            ``(n_rows, n_columns)``, dense or CSR: as they were read.
+            ``(n_rows, n_columns)``, dense or CSR: values as they were read.
         codes
-            ``(n_rows,)``: the sample of each.
+            ``(n_rows,)``: sample of each row.
         project
-            Makes points of the values of the cells that are drawn.
+            Function that converts the values of the drawn cells to points.
         """
         hashes = cell_hashes(values, np.asarray(codes, dtype=np.int32), self._seed)
         rows = np.flatnonzero(hashes <= self._limits[codes])
@@ -674,23 +653,23 @@ class CellDraw:
             return
         self._points.append(np.asarray(project(values[rows]), dtype=np.float64))
         self._codes, self._hashes = np.r_[self._codes, codes[rows]], np.r_[self._hashes, hashes[rows]]
-        # Rarely, so that each cell is sorted a few times and not once per block.
+        # Prune rarely, so that each cell is sorted only a few times instead of once per block.
         if self._codes.size > 2 * max(SUPPORT, self.most * self.n_samples):
             self._prune()
 
     def cells(self) -> tuple[Float64, Int64]:
-        """Return the cells drawn, ``(n_drawn, n_dimensions)``, in the order in which they came, and their samples."""
+        """Return the drawn cells, ``(n_drawn, n_dimensions)``, in the order of addition, and their samples."""
         self._prune()
         return np.concatenate(self._points), self._codes
 
     def by_sample(self) -> list[Float64]:
-        """Return the cells drawn of each sample, ``(n_drawn, n_dimensions)`` each."""
+        """Return the drawn cells of each sample, ``(n_drawn, n_dimensions)`` each."""
         cells, codes = self.cells()
         ends = np.cumsum(np.bincount(codes, minlength=self.n_samples))
         return np.split(cells[np.argsort(codes, kind="stable")], ends[:-1])
 
     def _prune(self) -> None:
-        """Keep of each sample the cells with the smallest hashes; of equal ones, which are copies, the first."""
+        """Keep the cells with the smallest hashes in each sample; among copies of a cell, keep the first."""
         order = np.lexsort((self._hashes, self._codes))
         starts = np.searchsorted(self._codes[order], np.arange(self.n_samples))
         rank = np.arange(order.size) - starts[self._codes[order]]
@@ -702,39 +681,32 @@ class CellDraw:
 
 
 def support_bytes(n_cells: int, n_dimensions: int) -> int:
-    """Return about how much memory it takes to find the support of so many cells.
+    """Return the approximate number of bytes that the computation of the support needs.
 
-    Four copies of the cells drawn, twice as many while they are drawn, and the graph around each; beside the cells
-    their local means at all sizes, three to four times as many, twice while they are put together.
+    Memory is needed for four copies of the drawn cells (eight during the draw), the graph of the cells, and the local
+    means of all sizes. There are three to four times as many means as cells, and two copies of the means during
+    concatenation.
     """
     drawn = min(n_cells, SUPPORT)
     return drawn * (2 * 8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
 
 
-def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None = None) -> Support | None:
-    """Hold each sample out in turn, of the cells of a `CellDraw`; None if there is only one sample."""
-    if n_samples < 2:
-        return None
+def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None = None) -> Support:
+    """Compute the support of a reference from drawn cells, holding out each of its (at least two) samples in turn."""
     threads = check_threads(n_jobs)
     widths, scores = hold_out_points(cells, own, np.ones(len(cells), dtype=bool), n_samples, threads)
     chances = left_out(scores, own, n_samples)
     n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
     evidence = _evidence(chances, own, n_cells)
-    spread = _spread(chances, own, n_cells, evidence)
+    # Variance of the evidence of a cell within samples: at least the variance for uniform p-values, because among few
+    # cells it may happen that no p-value is below the threshold.
+    squares = float(np.sum((beyond(chances) - evidence[own]) ** 2))
+    spread = max(squares / max(int(n_cells.sum()) - n_cells.size, 1), LEAST_SPREAD)
     means = hold_out_means(cells, own, n_samples, threads)
     return Support(cells, widths, np.sort(scores), n_cells, n_far, evidence, spread, means)
 
 
 def _evidence(cell_p_values: Float64, codes: IntArray, n_cells: Int64) -> Float64:
-    """Return the truncated product of the p-values of each sample's cells, ``(n_samples,)``; see `Coverage`."""
+    """Return the evidence of each sample, ``(n_samples,)``, from the p-values of its cells; see `Coverage`."""
     sums = np.bincount(codes, weights=beyond(cell_p_values), minlength=n_cells.size)
     return np.asarray(sums / np.maximum(n_cells, 1))
-
-
-def _spread(cell_p_values: Float64, codes: IntArray, n_cells: Int64, evidence: Float64) -> float:
-    """Return the variance of a cell's evidence within samples.
-
-    At least what p-values that are even between 0 and 1 have: with few cells none may be below the threshold.
-    """
-    squares = float(np.sum((beyond(cell_p_values) - evidence[codes]) ** 2))
-    return max(squares / max(int(n_cells.sum()) - n_cells.size, 1), LEAST_SPREAD)

@@ -1,8 +1,7 @@
-"""The features of a reference: their names, how their values become points, and which values it has seen."""
+"""Store names, projection and ranges of the reference features, and read new files accordingly; for `Atlas`."""
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,27 +24,27 @@ from heatmover.cohort.values import Moments, Projection, block_rows
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.measures import measures_from_labels
 
-__all__ = ["Features", "Ranges", "check_names", "check_unmoved"]
-
-# Values that reach further beyond the reference's than its own range is wide have another unit, or another meaning: of
-# 763 samples of five cohorts (single cells, cytometry, glomeruli, simulated) none reaches further beyond all others
-# than 0.37 of their range.
+# Warn if values lie outside the range of the reference by more than this multiple of its width: their unit or meaning
+# differs. Among 763 samples of five cohorts (single cells, cytometry, glomeruli, simulated), no sample exceeds the
+# range of all other samples by more than 0.37 of the width.
 BEYOND = 1.0
-# Spreads below this share of the reference's in most features: values were divided by something, or logarithms taken.
-# One feature alone may well be quiet in one sample: in those cohorts up to a quarter of the features are.
+# Warn if most features have a standard deviation below 0.2 of the standard deviation in the reference: values were
+# probably divided or log-transformed. A low standard deviation in some features is normal: in these cohorts, it occurs
+# in up to a quarter of the features of a sample.
 NARROW, MOST = 0.2, 0.5
-# A spread below this share in one feature alone, but not zero, as that of a gene that a sample does not use: divided by
-# a hundred or a thousand. Of 531 samples of those cohorts none has less than 0.13 of the spread of the others.
+# Warn if any feature has a standard deviation below this share of the standard deviation in the reference, as after
+# division by 100 or 1,000. Zero does not cause a warning, because a sample may not express a gene. The lowest share
+# among 531 samples of these cohorts is 0.13.
 NARROWEST = 0.02
-# Cells that tell a spread.
+# Smallest number of cells from which a standard deviation is estimated.
 ENOUGH = 20
-# Features that are told one by one.
-TOLD = 10
+# Largest number of features that are reported one by one.
+REPORTED = 10
 
 
 @final
 class Ranges:
-    """Smallest and largest value and spread of each column, block by block.
+    """Accumulate minimum, maximum and standard deviation of each column, block by block.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ class Ranges:
         self.lower, self.upper = np.full(n_columns, np.inf), np.full(n_columns, -np.inf)
 
     def add(self, block: Any) -> None:
-        """Take in rows, dense or CSR."""
+        """Add a block of rows, dense or CSR."""
         if not block.shape[0]:
             return
         self.moments.add(block)
@@ -72,24 +71,24 @@ class Ranges:
 @final
 @dataclass(frozen=True, eq=False)
 class Features(ReadOnlyArrays):
-    """What the reference's cells were measured by, and what became of the values.
+    """Names, projection and ranges of the features of the reference.
 
     Attributes
     ----------
     names
-        Of the columns, before any projection.
+        Names of the columns before any projection.
     projection
-        From values to points.
+        Projection of values to points.
     lower, upper, spread
-        ``(n_columns,)``: smallest and largest value, and standard deviation, among the reference's cells.
+        ``(n_columns,)``: smallest value, largest value and standard deviation among the cells of the reference.
     representation
-        The key of ``obsm`` that the columns are from; None if they are found by their names.
+        Key of ``obsm`` from which the columns come; None if columns are matched by name.
     measured
-        How values of FCS files became features; empty for other sources.
+        Options by which FCS files were read, such as the transform; empty for other sources.
     sample_key
-        The column that told the sample of each cell; empty for points in memory.
+        Column with the sample of each cell; empty for points in memory.
     named
-        Whether the names are the user's; else columns are known by their order only.
+        Whether features have names. If not, columns of new samples are matched by their order.
     """
 
     names: tuple[str, ...]
@@ -103,14 +102,13 @@ class Features(ReadOnlyArrays):
     named: bool = True
 
     @classmethod
-    def of_cohort(cls, cohort: Cohort, draw: CellDraw | None = None) -> Features:
-        """Look once at all values of a cohort, and draw cells from it meanwhile."""
+    def of_cohort(cls, cohort: Cohort, draw: CellDraw) -> Features:
+        """Return the features of a cohort from one pass over all values; the pass also adds cells to ``draw``."""
         key = getattr(cohort.reader.base, "representation", None)
         ranges = Ranges(len(cohort.reader.features))
         for block, codes in raw_blocks(cohort):
             ranges.add(block)
-            if draw is not None:
-                draw.add(block, codes, cohort.projection.apply)
+            draw.add(block, codes, cohort.projection.apply)
         return cls(
             tuple(cohort.reader.features),
             cohort.projection,
@@ -124,12 +122,12 @@ class Features(ReadOnlyArrays):
 
     @classmethod
     def of_points(cls, points: FloatArray, names: Sequence[str] | None) -> Features:
-        """Look once at points ``(n_cells, n_features)``, of features with these names, if they have names."""
+        """Return the features of points ``(n_cells, n_features)``; names are optional."""
         ranges = Ranges(points.shape[1])
         ranges.add(points)
-        known = check_names(points.shape[1], names)
+        checked = check_names(points.shape[1], names)
         spread = ranges.moments.deviation
-        return cls(tuple(known), Projection(), ranges.lower, ranges.upper, spread, named=names is not None)
+        return cls(tuple(checked), Projection(), ranges.lower, ranges.upper, spread, named=names is not None)
 
     def open(
         self,
@@ -139,11 +137,11 @@ class Features(ReadOnlyArrays):
         on_missing: Literal["refuse", "drop"] = "refuse",
         skip_unlisted: bool = False,
     ) -> Cohort:
-        """Read a file, folder or AnnData so that its cells become points as the reference's did, features by name."""
+        """Read a file, folder or AnnData: match the features of the reference by name, and apply its projection."""
         if isinstance(source, Cohort):
             raise InvalidInputError(
                 "a file, a folder, an AnnData, or points and labels", "a Cohort",
-                "give what it was read from: its values must be scaled as the reference's were",
+                "pass the file or object from which it was read, because new values must be scaled like the reference",
             )  # fmt: skip
         if not self.named:
             raise InvalidInputError(
@@ -152,7 +150,7 @@ class Features(ReadOnlyArrays):
             )  # fmt: skip
         names: str | list[str] = list(self.names) if self.representation is None else self.representation
         options: dict[str, Any] = {key: value for key, value in self.measured.items() if value is not None}
-        with _about_the_atlas():
+        with _about_the_atlas(self.representation):
             cohort = read_cohort(
                 source, sample_key=sample_key or self.sample_key or None, representation=names, n_components="all",
                 sample_sheet=sample_sheet, on_missing=on_missing, skip_unlisted=skip_unlisted, **options,
@@ -166,7 +164,7 @@ class Features(ReadOnlyArrays):
         return replace(cohort, projection=self.projection)
 
     def values_of(self, points: Any) -> FloatArray:
-        """Return points of an array or a DataFrame with the columns in the reference's order, or raise."""
+        """Return the points of an array or a DataFrame with columns in the order of the reference, or raise."""
         columns = getattr(points, "columns", None)
         if columns is not None and self.named:
             there = [str(name) for name in columns]
@@ -176,51 +174,42 @@ class Features(ReadOnlyArrays):
         values = check_matrix("points", points)
         if values.shape[1] != len(self.names):
             raise InvalidInputError(
-                f"points with the {counted(len(self.names), 'feature')} of the atlas", f"{values.shape[1]}",
-                "a DataFrame is matched by the names of its columns" if self.named else "",
+                f"points with the {counted(len(self.names), 'feature')} of the atlas",
+                counted(values.shape[1], "column"),
+                "a DataFrame is matched by its column names" if self.named else "",
             )  # fmt: skip
         return values
 
     def remarks(self, ranges: Ranges) -> Iterator[str]:
-        """Yield what is odd about values, in sentences: units that are not the reference's."""
-        yield from self._outside(ranges)
-        yield from self._narrow(ranges)
-        if self.representation is not None:
-            yield (
-                f"The features are those of {self.representation!r}: nothing in the file says whether they were made "
-                "as the reference's were."
-            )
-
-    def _outside(self, ranges: Ranges) -> Iterator[str]:
-        """Yield a sentence for each feature whose values are far beyond the reference's."""
+        """Yield a sentence for each feature, or group of features, that seems to have another unit in the reference."""
         width = self.upper - self.lower
         outside = (ranges.upper > self.upper + BEYOND * width) | (ranges.lower < self.lower - BEYOND * width)
-        for i in np.flatnonzero(outside)[:TOLD]:
+        for i in np.flatnonzero(outside)[:REPORTED]:
             yield (
-                f"Values of {quoted(self.names[i])} from {ranges.lower[i]:.3g} to {ranges.upper[i]:.3g}, in the "
-                f"reference from {self.lower[i]:.3g} to {self.upper[i]:.3g}: check the units."
+                f"Values of {quoted(self.names[i])} range from {ranges.lower[i]:.3g} to {ranges.upper[i]:.3g}, but "
+                f"from {self.lower[i]:.3g} to {self.upper[i]:.3g} in the reference: check the units."
             )
-        more = int(np.count_nonzero(outside)) - TOLD
+        more = int(np.count_nonzero(outside)) - REPORTED
         if more > 0:
-            yield f"Values of {counted(more, 'further feature')} are far beyond the reference's too."
-
-    def _narrow(self, ranges: Ranges) -> Iterator[str]:
-        """Yield a sentence about features whose values differ far less than the reference's."""
-        if ranges.moments.count < ENOUGH:
-            return
-        deviation, varied = ranges.moments.deviation, self.spread > 0
-        narrow = varied & (deviation < NARROW * self.spread)
-        if varied.any() and np.count_nonzero(narrow) > MOST * np.count_nonzero(varied):
+            yield f"Values of {counted(more, 'further feature')} are also far outside the range of the reference."
+        if ranges.moments.count >= ENOUGH:
+            deviation, varied = ranges.moments.deviation, self.spread > 0
+            narrow = varied & (deviation < NARROW * self.spread)
+            least = np.flatnonzero(varied & (deviation > 0) & (deviation < NARROWEST * self.spread))
+            if varied.any() and np.count_nonzero(narrow) > MOST * np.count_nonzero(varied):
+                yield (
+                    f"{np.count_nonzero(narrow)} of {counted(int(varied.sum()), 'feature')} have a standard deviation "
+                    f"below {NARROW:.0%} of the value in the reference: check the units and the log transformation."
+                )
+            elif least.size:
+                yield (
+                    f"The standard deviation of {listed([self.names[i] for i in least], most=3)} is below "
+                    f"{NARROWEST:.0%} of the value in the reference: check the units."
+                )
+        if self.representation is not None:
             yield (
-                f"Values spread less than {NARROW:.0%} as much as the reference's in {np.count_nonzero(narrow)} of "
-                f"{counted(int(varied.sum()), 'feature')}: check the units, and whether logarithms were taken."
-            )
-            return
-        least = np.flatnonzero(varied & (deviation > 0) & (deviation < NARROWEST * self.spread))
-        if least.size:
-            yield (
-                f"Values spread less than {NARROWEST:.0%} as much as the reference's in "
-                f"{listed([self.names[i] for i in least], most=3)}: check the units."
+                f"The features come from {self.representation!r}. The file does not record whether they were computed "
+                "as in the reference."
             )
 
     def to_record(self) -> Record:
@@ -236,7 +225,7 @@ class Features(ReadOnlyArrays):
 
     @classmethod
     def from_record(cls, record: Record) -> Features:
-        """Return the features of a record, or raise if they are none."""
+        """Return the features of a record, or raise if the record is damaged."""
         names = record.texts("names")
         lower, upper, spread = (record.floats(name, (len(names),)) for name in ("lower", "upper", "spread"))
         return cls(
@@ -253,37 +242,48 @@ class Features(ReadOnlyArrays):
 
 
 @contextmanager
-def _about_the_atlas() -> Iterator[None]:
-    """Say of features that are not there that the atlas asks for them, not an argument."""
-
-    def spell(name: str, value: str | None) -> str:
-        if name == "representation":
-            return "the features of the atlas"
-        return argument(name) if value is None else argument(name, literal_eval(value))
-
+def _about_the_atlas(representation: str | None) -> Iterator[None]:
+    """Reword errors about missing features, to say that the atlas requires them."""
+    asked = argument("representation")
     try:
         yield
     except InvalidInputError as error:
-        expected, found, advice = (part.spelled(spell) for part in (error.expected, error.found, error.advice))
+        expected, found, advice = error.expected.marked, error.found.marked, error.advice.marked
+        if asked not in expected and asked not in advice:
+            raise
+        if asked not in expected:
+            advice = "correct the file"
+        elif representation is not None:
+            expected = f"the representation of the atlas, {quoted(representation)}, in this file"
+            there = advice.removeprefix("there are ")
+            found = f"only {there}" if there != advice else f"no {found}"
+            advice = "compute it, or map a file that contains it"
+        elif expected.startswith(f"every name in {asked}"):
+            expected = expected.replace(f"every name in {asked}", "every feature of the atlas")
+            found = f"no {found}"
+        else:
+            expected = expected.replace(f"in {asked}", "for all features of the atlas")
         raise InvalidInputError(expected, found, advice) from None
 
 
 def check_names(n_features: int, names: Sequence[str] | None) -> list[str]:
-    """Return a name for each feature, or raise if they are not that many or not distinct."""
-    known = [f"feature {i}" for i in range(1, n_features + 1)] if names is None else list(map(str, names))
-    if len(known) != n_features:
-        raise InvalidInputError(f"a name for each of the {counted(n_features, 'feature')}", counted(len(known), "name"))
-    distinct(known, "names of features")
-    return known
+    """Return a name for each feature, or raise if the number of names is wrong or names repeat."""
+    given = [f"feature {i}" for i in range(1, n_features + 1)] if names is None else list(map(str, names))
+    if len(given) != n_features:
+        raise InvalidInputError(f"a name for each of the {counted(n_features, 'feature')}", counted(len(given), "name"))
+    distinct(given, "names of features")
+    return given
 
 
 def check_unmoved(cohort: Cohort) -> None:
-    """Raise if batches of a cohort were moved."""
+    """Raise if the batches of a cohort were aligned."""
     reader: Any = cohort.reader
     while reader is not None:
         if isinstance(reader, ShiftedReader):
             raise InvalidInputError(
-                "a cohort as it was read", "one whose batches were moved", "no new sample could be moved as they were"
+                "a Cohort without batch alignment",
+                "one with aligned batches",
+                "new samples could not be aligned in the same way",
             )
         reader = reader.inner
 
@@ -300,7 +300,7 @@ def raw_blocks(cohort: Cohort) -> Iterator[tuple[Any, Int32]]:
 
 
 def code_labels(labels: npt.ArrayLike, n_points: int) -> tuple[tuple[str, ...], Int32]:
-    """Return the names of the different labels in their order, and the place of each point's label among them."""
+    """Return the names of the samples, and the sample of each point as an index into these names."""
     if isinstance(labels, str):
         return (labels,), np.zeros(n_points, dtype=np.int32)
     measures = measures_from_labels(labels)

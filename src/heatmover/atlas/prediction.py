@@ -1,4 +1,4 @@
-"""`Prediction`: a variable of new samples as their nearest reference samples have it, and how far to trust that."""
+"""Predict metadata of new samples from their nearest reference samples, and estimate reliability; for `Mapped`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import numpy as np
 
 from heatmover._base.types import Bool, Float64, Intp
 
-__all__ = ["Prediction", "may_vote", "predict"]
-
-# Pseudo-samples that hold a chance at the overall share of right answers: where two neighbours in the reference had
-# such a vote, both right, the chance is not 1.
+# Number of pseudo-samples that shrink a probability toward the overall share of correct predictions. Without
+# pseudo-samples, two reference samples with equally clear, correct votes would give a probability of 1.
 PRIOR = 2.0
 
 
 class Prediction(NamedTuple):
-    """A variable of new samples as their neighbours in the reference have it.
+    """Metadata of new samples, predicted from their neighbors in the reference.
 
     Attributes
     ----------
     values
-        The predicted value of each sample: the label with most votes, or the neighbours' mean of a number.
+        Predicted value of each sample: the label with the most votes; for a numeric variable, the mean over the
+        neighbors.
     votes
-        ``(n_samples,)``: share of the votes for it; of a number NaN.
+        ``(n_samples,)``: share of votes for the predicted label; NaN for a numeric variable.
     chances
-        ``(n_samples,)``: how often such a vote was right among the reference's own samples, each left out in turn; of a
-        number NaN.
+        ``(n_samples,)``: estimated probability that the prediction is correct; NaN for a numeric variable. It is the
+        frequency of correct predictions when reference samples are left out and predicted with a similar share of
+        votes.
     accuracy
-        Share of the reference's own samples that were predicted rightly; of a number the median error.
+        Share of left-out reference samples that are predicted correctly; for a numeric variable, the median absolute
+        error.
     is_number
-        Whether the variable is a number.
+        Whether the variable is numeric.
     """
 
     values: tuple[Any, ...]
@@ -41,16 +42,18 @@ class Prediction(NamedTuple):
 
 
 def predict(values: list[Any], distances: Float64, between: Float64, k: int) -> Prediction:
-    """Predict a number as the mean of the k nearest, anything else by their votes.
+    """Predict numbers by the mean over the k nearest samples, and labels by the votes of the k nearest samples.
 
     Parameters
     ----------
     values
-        Of the reference samples, all known.
-    distances, between
-        ``(n_samples, n_reference)`` and ``(n_reference, n_reference)``, infinite between samples that must not vote.
+        Value of each reference sample, without missing values.
+    distances
+        ``(n_samples, n_reference)``: distances from the new samples to the reference samples.
+    between
+        ``(n_reference, n_reference)``: distances between reference samples, infinite for pairs that must not vote.
     k
-        How many vote.
+        Number of neighbors that vote.
     """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return _predict_number(np.array(values, dtype=np.float64), distances, between, k)
@@ -58,7 +61,7 @@ def predict(values: list[Any], distances: Float64, between: Float64, k: int) -> 
 
 
 def may_vote(known: Intp, blocks: tuple[Any, ...] | None) -> Bool:
-    """Return which pairs of reference samples may vote for each other: not a sample for itself, nor for its block."""
+    """Return which pairs of reference samples may vote for each other: different samples, not of one block."""
     apart = ~np.eye(known.size, dtype=bool)
     if blocks is not None:
         own = [blocks[i] for i in known]
@@ -85,11 +88,11 @@ def _predict_label(here: list[Any], distances: Float64, between: Float64, k: int
 
 
 def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp, Float64]:
-    """Return the label with most votes of the k nearest, the nearer of two as strong, and its share of the votes."""
+    """Return the label with the most votes of the k nearest samples, and its share; nearer samples break ties."""
     voters = _voters(distances, k)
     valid = np.isfinite(np.take_along_axis(distances, voters, axis=1))
     counts = np.zeros((len(distances), n_labels))
-    # The r-th nearest adds a little less than the one before it: it decides ties and nothing else.
+    # Each neighbor has slightly less weight than the next nearer neighbor, so that the nearer samples break ties.
     for rank in range(voters.shape[1]):
         weight = valid[:, rank] * (1 + 1e-6 * (k - rank))
         np.add.at(counts, (np.arange(len(distances)), codes[voters[:, rank]]), weight)
@@ -98,18 +101,19 @@ def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp
     return winners, np.rint(counts[np.arange(len(counts)), winners]) / total
 
 
-def _calibrated(votes: Float64, right: Bool, asked: Float64) -> Float64:
-    """Return how often votes as clear as those asked for were right: increasing with the vote, held at the mean."""
-    # Here, not above: it loads scipy.stats, which nothing else here needs.
+def _calibrated(votes: Float64, right: Bool, new_votes: Float64) -> Float64:
+    """Return how often votes as clear as ``new_votes`` were correct: isotonic in the vote, shrunk toward the mean."""
+    # Imported here because it loads scipy.stats, which nothing else in this module needs.
     from sklearn.isotonic import IsotonicRegression
 
     levels, place = np.unique(votes, return_inverse=True)
     count = np.bincount(place)
-    # Twenty right answers of twenty do not make the next one certain (Laplace's rule): no chance is above 21 of 22.
+    # Laplace's rule: 20 of 20 correct predictions do not make the next prediction certain, so the limit is then 21 of
+    # 22.
     overall, most = (np.count_nonzero(right) + 1) / (right.size + 2), (right.size + 1) / (right.size + 2)
     share = np.minimum((np.bincount(place, weights=right) + PRIOR * overall) / (count + PRIOR), most)
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    return np.asarray(curve.fit(levels, share, sample_weight=count).predict(asked), dtype=np.float64)
+    return np.asarray(curve.fit(levels, share, sample_weight=count).predict(new_votes), dtype=np.float64)
 
 
 def _predict_number(here: Float64, distances: Float64, between: Float64, k: int) -> Prediction:

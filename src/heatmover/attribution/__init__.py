@@ -1,7 +1,6 @@
-"""Why two samples, or two groups of samples, are far apart: which points make the distance."""
+"""Explain which points and types contribute to the distance between samples or groups, for users; touch no files."""
 
-from heatmover.attribution.cell_types import CellTypes
-from heatmover.attribution.drivers import Drivers
+from heatmover.attribution.cell_types import CellTypes, Drivers
 from heatmover.attribution.groups import GroupContrast, explain_groups
 from heatmover.attribution.witness import Breakdown, Explanation, explain
 

@@ -1,24 +1,30 @@
-"""Two groups of samples: which they are, their permutations, and which columns of a table differ between them.
+"""Choose and permute two groups of samples, and test which columns of a table differ between them; touch no files.
 
-A sample's masses sum to one, so that a cell type that grows makes all others shrink in proportion, and a test of
-proportions calls them too. What changed can only be told in a frame of reference. Two are used, and a column counts as
-different only if it is so in both, with one sign: its share of the sample, and its share relative to the columns that
-changed in the commonest way (the mode of all log-ratios, by mass). If one type grows, the first keeps those that merely
-shrank in proportion from being called enriched by a wrong mode, and the second keeps them from being called depleted.
-Measured on a branch whose odds tripled, with 10 % of false discoveries asked for (benchmarks/explain.py --frames, 40
-cohorts): 51 % false with proportions alone, 23 % relative to the median, 14 % to the mode; 5 % with both (200 cohorts).
+`explain_groups`, the test of cell types and the contrast of a study call this module. It diffuses measures with a
+fitted model.
 
-The mode means "did not change" only while most cells do not. If cells change their state, every place is left or
-entered, and the mode is one of the two: with interferon the commonest change was a loss by a factor of 7, and relative
-to it cells that hardly changed were 7 times as many. Cells that are most of both groups cannot change their share by
-more than a factor of 2; a mode beyond that is no reference, and shares alone decide (see `framed`). Cell types have a
-reference of their own, which changes of state cannot move: `heatmover.attribution.cell_types`.
+The masses of a sample sum to one. If one cell type grows, the proportions of all other types shrink, so a test of
+proportions is significant for them too. A change can only be defined relative to a frame of reference. Two frames of
+reference are used. The first is the whole sample: a column is tested by its share. The second is the most common
+change: a column is tested by its log-ratio minus the mode of all log-ratios, weighted by mass. A column is reported as
+different only if both tests are significant with the same sign. If one type grows, the first test prevents reports that
+other types are enriched, which a wrong mode would cause. The second test prevents reports that other types are
+depleted. The false-discovery rate was measured on a branch whose odds tripled, at a nominal rate of 10%
+(benchmarks/explain.py --frames, 40 cohorts). It was 51% with shares alone, 23% with log-ratios relative to the median
+and 14% with log-ratios relative to the mode. With both tests it was 5% (200 cohorts).
 
-Where samples weigh differently or have blocks, a difference is the coefficient of the group in a weighted regression on
-blocks and group, so that samples are compared within their block, and it is divided by a standard error that allows
-every sample a variance of its own (White 1980, with the leverages of MacKinnon and White 1985). Without blocks and
-weights that is Welch's statistic. A statistic studentised like this keeps its level under permutations even if samples
-vary unequally, such as those of few cells and those of many (Janssen 1997).
+The mode means "no change" only if most cells do not change. If most cells change their state, every region of the graph
+gains or loses cells, and the mode is one of these changes. In cells stimulated with interferon, the most common change
+was a loss by a factor of 7. Relative to this mode, cells that hardly changed appeared 7 times as frequent. Cells that
+are the majority in both groups cannot change their share by more than a factor of 2. A mode above this factor is
+therefore not used as a reference, and only shares are tested (see `framed`). Cell types have a reference of their own,
+which does not depend on changes of state: `heatmover.attribution.cell_types`.
+
+With blocks or unequal weights of samples, a difference is the coefficient of the group in a weighted regression on
+blocks and group, so that samples are compared within their block. The difference is divided by a standard error that
+allows every sample its own variance (White 1980, with the leverages of MacKinnon and White 1985). Without blocks and
+weights the quotient is Welch's statistic. A permutation test of a studentized statistic keeps its level even if samples
+have unequal variances, for instance because their numbers of cells differ (Janssen 1997).
 """
 
 from __future__ import annotations
@@ -39,67 +45,45 @@ from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.statistics import false_discovery
-from heatmover.statistics.permutations import permute, restrict, within_reach
-from heatmover.statistics.samples import check_labels
+from heatmover.statistics.permutations import check_labels, named_blocks, permute, restrict, within_reach
 
-__all__ = [
-    "Differences",
-    "TestedColumns",
-    "TwoGroups",
-    "Weighed",
-    "choose_groups",
-    "column_differences",
-    "commonest",
-    "controlled",
-    "expected_reference",
-    "first_of_order",
-    "framed",
-    "gram_statistics",
-    "is_reference",
-    "log_ratios",
-    "set_up",
-    "smallest_p",
-    "two_frames",
-    "two_sided",
-    "weigh",
-]
-
-# Densities are compared at the finest scale at which a sample has, at the median point, this many cells to estimate
-# them from. On 40 cohorts of 30 samples of 100 cells, odds of a branch tripled: at a scale with 4 cells 85 % of the
-# branch was found, with 12 cells 94 %; with 22 heat leaks out of it, and false calls rose from 3 to 6 %.
+# Densities are compared at the finest scale at which at least this many cells of a sample contribute to the density at
+# the median point. This was tested on 40 cohorts of 30 samples of 100 cells, in which the odds of a branch tripled. At
+# a scale with 4 cells, 85% of the branch was detected, and at a scale with 12 cells 94%. At a scale with 22 cells, heat
+# leaks out of the branch, and false discoveries rose from 3% to 6%.
 CELLS_IN_REACH = 10.0
-# Points at which that is judged, and points that set the frame of reference.
+# Number of points from which this scale is chosen, and number of points from which the most common change is estimated.
 PROBES, FRAME = 32, 1_000
-# Added to the ratio of a density to its mean before the logarithm, which is then finite where a sample has no cells.
-# All figures above are with a tenth; other values were not compared.
+# Added to the ratio of a density to its mean, so that the logarithm is finite where a sample has no cells. All figures
+# above were measured with 0.1; other values were not compared.
 FLOOR = 0.1
-# A commonest change by more than this factor is not that of most cells.
+# Largest factor of the most common change; a larger factor cannot be the change of most cells.
 LARGEST_MODE = 2.0
-# Standard errors below this are rounding of float32 densities.
+# Standard errors below this are rounding errors of float32 densities.
 LEAST_ERROR = 1e-6
-# Statistics that differ by less than this share count as ties.
+# Statistics that differ by less than this share are treated as ties.
 TIE = 1e-6
-# Columns that are looked at together: 2,048 under 1,000 permutations take 16 MB for each array.
+# Number of columns tested at a time: 2,048 columns with 1,000 permutations take 16 MB per array.
 AT_ONCE = 2_048
-# Variances below this share of the mean square are rounding.
+# Variances below this share of the mean square are rounding errors.
 LEAST_VARIANCE = 1e-10
-# What a reference is called: the whole name, however it is spelt, or a word of it ("healthy control", "ctrl_6h").
+# Typical names of a reference: the whole name in any spelling, or one of its words ("healthy control", "ctrl_6h").
 WORDS = frozenset((
     "baseline", "control", "controls", "ctl", "ctrl", "ctrls", "dmso", "healthy", "mock", "naive", "normal", "pbs",
     "placebo", "pre", "pretreatment", "sham", "uninfected", "unstim", "unstimulated", "untreated", "vehicle",
     "wildtype", "wt",
 ))  # fmt: skip
-# These only as the whole name: "no response" and "0 to 6 months" are no references.
+# Typical names that are recognized only as the whole name: "no response" and "0 to 6 months" are not references.
 WHOLE = frozenset((
     "0", "absent", "before", "d0", "day0", "false", "nc", "neg", "negative", "no", "none", "nostim", "nottreated",
     "ref", "reference", "resting", "t0",
 ))  # fmt: skip
-# Words that turn the meaning of the others around.
+# Words that reverse the meaning of a typical name.
 TURNING = frozenset(("not", "non", "ab", "post", "after", "vs"))
 
 
 def expected_reference(names: Collection[str]) -> str | None:
-    """Return the one group that is called as a reference is, such as a control; None if none is, or several are.
+    """Return the group with a typical name of a reference, such as control; None unless there is exactly one.
 
     Examples
     --------
@@ -138,21 +122,22 @@ def choose_groups(
     first: str | None = None,
     where: str = "",
 ) -> tuple[str, str | None]:
-    """Return the group to explain and the one to compare it with, None for all others.
+    """Return the group to explain and its reference; None as the reference means all other samples.
 
-    Left out, the reference is the group that is called so, else the first of an order; the group is the other one, or
-    the largest of several. Without any hint it is the first by name of two, or the largest of more against all others.
+    The default reference is the group with a typical name, else the first group of an ordered category. If there is a
+    reference, the default group is the largest of the other groups. If there is none, the default group is the first of
+    two groups by name, compared with the second, or the largest of several groups, compared with all other samples.
 
     Parameters
     ----------
     counts
-        Samples of each group.
+        Number of samples of each group.
     group, reference
-        Names that were asked for.
+        Names chosen by the user; None for the default.
     first
         The first group of an ordered category.
     where
-        What messages add to the groups, such as the name of their variable.
+        Text that error messages append to the names of the groups, such as the name of the variable.
 
     Examples
     --------
@@ -180,26 +165,26 @@ def choose_groups(
 
 
 class TwoGroups(NamedTuple):
-    """Two groups of samples, and how they are permuted.
+    """Two groups of samples and their permutations.
 
     Attributes
     ----------
     names
-        Of the group and of the reference.
+        Names of the group and of the reference.
     counts
-        Units in each: samples, or blocks that change places as wholes.
+        Number of units in each group. A unit is a sample, or a block that is permuted as a whole.
     chosen
-        ``(n_samples,)``: which samples take part.
+        ``(n_samples,)``: True for samples of the two groups.
     average
-        ``(n_units, n_chosen)``, sparse: makes the samples that take part into units.
+        ``(n_units, n_chosen)``, sparse: averages the chosen samples of each unit.
     members
-        ``(1 + n_permutations, n_units)``: which units are in the group, the observed order first.
+        ``(1 + n_permutations, n_units)``: True for units in the group; the observed order is the first row.
     blocks
         ``(n_units,)``: block of each unit.
     complete
-        Whether these are all permutations there are.
+        True if the permutations are exhaustive.
     how
-        How blocks counted, as in `heatmover.statistics.permutations.Restriction`.
+        How blocks restrict the permutations, as in `heatmover.statistics.permutations.Restriction`.
     """
 
     names: tuple[str, str]
@@ -213,13 +198,13 @@ class TwoGroups(NamedTuple):
 
     @property
     def smallest_p(self) -> float:
-        """The smallest p-value that the permutations allow; the mirror image of an order is as extreme, and counts."""
+        """Smallest p-value that the permutations allow; the order with exchanged groups is equally extreme."""
         mirrored = self.complete and bool((self.members[1:] != self.members[0]).all(axis=1).any())
         return (2 if mirrored else 1) / len(self.members)
 
     @property
     def evidence(self) -> str:
-        """What sets this limit, such as "5 pairs"."""
+        """Number of samples, blocks or permutations that limits the p-value, in words, such as "5 pairs"."""
         if not self.complete:
             return counted(len(self.members) - 1, "permutation")
         sizes = np.unique(self.blocks, return_counts=True)[1]
@@ -232,7 +217,7 @@ class TwoGroups(NamedTuple):
         return sp.csr_array(self.average @ rows[np.flatnonzero(self.chosen)])
 
     def means(self, rows: sp.csr_array) -> Float64:
-        """Return the mean of the group and that of the reference, ``(2, n_points)``."""
+        """Return the mean of the group and the mean of the reference, ``(2, n_points)``."""
         weights = np.zeros((2, self.chosen.size))
         for row, which in zip(weights, (self.members[0], ~self.members[0]), strict=True):
             row[self.chosen] = np.asarray(self.average[np.flatnonzero(which)].mean(axis=0)).ravel()
@@ -250,9 +235,22 @@ def set_up(
     rng: np.random.Generator,
 ) -> TwoGroups:
     """Return two groups of samples and their permutations; the arguments are those of `explain_groups`."""
-    names, chosen, inside = _chosen(groups, group, reference, n_samples)
+    codes, labels = check_labels("groups", groups, n_samples)
+    own, other = choose_groups(
+        dict(zip(labels, np.bincount(codes).tolist(), strict=True)),
+        group=None if group is None else str(group),
+        reference=None if reference is None else str(reference),
+        first=first_of_order(groups),
+    )
+    if group is None and len(labels) > 2:
+        raise InvalidInputError("group= to say which group to explain", counted(len(labels), "group"))
+    inside = codes == labels.index(own)
+    chosen = np.ones_like(inside) if other is None else inside | (codes == labels.index(other))
     inside = inside[chosen]
-    restriction = restrict(inside, _those(blocks, chosen))
+    if blocks is not None:
+        named = named_blocks(blocks).items()
+        blocks = {name: check_labels(name, values, n_samples)[0][chosen] for name, values in named}
+    restriction = restrict(inside, blocks)
     orders = permute(inside, restriction, n_permutations=n_permutations, random_state=rng)
     unit_of = np.arange(inside.size) if restriction.units is None else restriction.units
     first = np.unique(unit_of, return_index=True)[1]
@@ -264,66 +262,43 @@ def set_up(
         what = "samples" if restriction.units is None else "blocks"
         raise InvalidInputError(f"at least two {what} in each group", f"a group with {min(counts)}")
     block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
+    names = (own, "all others" if other is None else other)
     return TwoGroups(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
 
 
 def framed(
     model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator
 ) -> tuple[int, FloatArray, Float64, float]:
-    """Return a scale, the densities of the units at it ``(n_units, n_nodes)``, and their commonest differences.
+    """Return a scale, densities at this scale, the most common difference per permutation, and the observed one.
 
-    These are one for each permutation, zero where the observed one, which comes last, is too large to be that of most
-    cells.
+    The densities of the units have the shape ``(n_units, n_nodes)``. If the observed most common difference is too
+    large to be the change of most cells, the differences of all permutations are set to zero. The observed difference,
+    which is returned last, keeps its value.
     """
-    # Of how many cells a sample consists, if all weighed the same.
+    # Effective number of cells: a sample with this many equal masses has the same sum of squares.
     units = design.units(rows)
     n_cells = float(np.median(1 / np.asarray(units.multiply(units).sum(axis=1)).ravel()))
     nodes = model.graph_.gather(rows)
     weights = design.means(nodes).mean(axis=0)
     drawn = rng.choice(weights.size, FRAME, p=weights / weights.sum())
     scale = _smoothing_scale(model, n_cells, drawn[:PROBES])
-    densities = _densities(model, design.units(nodes), scale)
+    prepared, layout = model.prepared_, Layout(range(scale, scale + 1), np.ones((1, 1)), weights.size)
+    densities = embed(
+        prepared.diffuser, design.units(nodes), layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs)
+    )
     modes = commonest(densities[:, drawn], design.members, design.blocks)
     usable = is_reference(float(modes[0]))
-    # Shares alone are one of the two tests, so that a choice by what was observed makes none of them less strict.
+    # The test of shares is always used, so dropping the second test after seeing the data stays valid.
     return scale, densities, modes if usable else np.zeros_like(modes), float(modes[0])
 
 
 def is_reference(commonest: float) -> bool:
-    """Return whether the commonest change, a natural logarithm, can be that of most cells of both groups."""
+    """Return True if the most common change, given as a natural logarithm, can be the change of most cells."""
     return abs(commonest) <= math.log(LARGEST_MODE)
 
 
-def _chosen(
-    groups: Any, group: str | None, reference: str | None, n_samples: int
-) -> tuple[tuple[str, str], Bool, Bool]:
-    """Return the names of the two groups, which samples take part, and which are in the first."""
-    codes, names = check_labels("groups", groups, n_samples)
-    chosen, other = choose_groups(
-        dict(zip(names, np.bincount(codes).tolist(), strict=True)),
-        group=None if group is None else str(group),
-        reference=None if reference is None else str(reference),
-        first=first_of_order(groups),
-    )
-    if group is None and len(names) > 2:
-        raise InvalidInputError("group= to say which group to explain", counted(len(names), "group"))
-    inside = codes == names.index(chosen)
-    if other is None:
-        return (chosen, "all others"), np.ones_like(inside), inside
-    return (chosen, other), inside | (codes == names.index(other)), inside
-
-
-def _those(blocks: Any | None, chosen: Bool) -> Any | None:
-    """Return the blocks of the samples that take part."""
-    if blocks is None:
-        return None
-    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
-        return {name: check_labels(f"blocks {str(name)!r}", blocks[name], chosen.size)[0][chosen] for name in blocks}
-    return check_labels("blocks", blocks, chosen.size)[0][chosen]
-
-
 def _smoothing_scale(model: DiffusionEMD, n_cells: float, probes: Intp) -> int:
-    """Return the finest scale at which a sample has enough cells in reach of a node, or the coarsest there is."""
+    """Return the finest scale at which heat from enough cells of a sample reaches a node, else the coarsest scale."""
     share = n_cells / model.graph_.n_nodes
     heat = np.zeros((model.graph_.n_nodes, len(probes)))
     heat[probes, np.arange(len(probes))] = 1
@@ -335,15 +310,8 @@ def _smoothing_scale(model: DiffusionEMD, n_cells: float, probes: Intp) -> int:
     return int(model.max_scale_)
 
 
-def _densities(model: DiffusionEMD, masses: sp.csr_array, scale: int) -> FloatArray:
-    """Return the densities at one scale, ``(n_units, n_nodes)``."""
-    layout = Layout(range(scale, scale + 1), np.ones((1, 1)), masses.shape[1])
-    prepared = model.prepared_
-    return embed(prepared.diffuser, masses, layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs))
-
-
 class TestedColumns(NamedTuple):
-    """Per column: signed statistic, mean log-ratio (natural) in the frame of the mode, p-value; ``(n_columns,)``."""
+    """Signed statistics, natural log-ratios relative to the mode, and p-values of columns, ``(n_columns,)`` each."""
 
     scores: Float64
     log_ratios: Float64
@@ -351,18 +319,18 @@ class TestedColumns(NamedTuple):
 
 
 def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
-    """Return the logarithm of densities over their mean, without the differences between blocks.
+    """Return the logarithms of densities divided by their mean over the units, centered within blocks.
 
     Parameters
     ----------
     densities
-        ``(n_units, n_columns)``, not negative.
+        Non-negative densities, ``(n_units, n_columns)``.
     blocks
-        Block of each unit, ``(n_units,)``. Permutations keep a block together, so that its mean may be subtracted.
+        Block of each unit, ``(n_units,)``. Values are permuted within blocks, so the mean of a block may be subtracted.
     """
     mean = densities.mean(axis=0, dtype=np.float64)
     ratios = np.divide(densities, mean, out=np.ones(densities.shape), where=mean > 0)
-    # Rounding leaves densities a little below zero.
+    # Rounding makes some densities slightly negative.
     logs: Float64 = np.log(np.maximum(ratios, 0) + FLOOR)
     for block in np.unique(blocks):
         rows = blocks == block
@@ -370,22 +338,17 @@ def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
     return logs
 
 
-def two_frames(
-    densities: npt.NDArray[np.floating],
-    modes: Float64,
-    members: Bool,
-    blocks: Int64,
-) -> TestedColumns:
-    """Test every column by permutation, two-sided, in both frames of reference.
+def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Bool, blocks: Int64) -> TestedColumns:
+    """Test every column by two-sided permutation tests: its share, and its log-ratio to the most common change.
 
     Parameters
     ----------
     densities
-        ``(n_units, n_columns)``, not negative.
+        Non-negative densities, ``(n_units, n_columns)``.
     modes
-        The commonest difference in each permutation, ``(1 + n_permutations,)``; see `commonest`.
+        Most common difference in each permutation, ``(1 + n_permutations,)``; see `commonest`.
     members
-        Which units are in the group, ``(1 + n_permutations, n_units)``, the observed groups first.
+        True for units in the group, ``(1 + n_permutations, n_units)``; the observed order is the first row.
     blocks
         Block of each unit, ``(n_units,)``.
     """
@@ -404,12 +367,12 @@ def two_frames(
 
 
 def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:
-    """Return the mode of the columns' differences in each permutation, ``(1 + n_permutations,)``.
+    """Return the most common difference of columns (the mode) in each permutation, ``(1 + n_permutations,)``.
 
     Parameters
     ----------
     densities
-        ``(n_units, n_drawn)``: columns drawn by mass.
+        Densities at columns drawn in proportion to mass, ``(n_units, n_drawn)``.
     members, blocks
         As in `two_frames`.
     """
@@ -417,9 +380,9 @@ def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64)
 
 
 def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
-    """Return how far the group's mean is from the others', and its standard error (Welch).
+    """Return the differences of the means of both groups, and their standard errors (Welch).
 
-    Both ``(1 + n_permutations, n_columns)``.
+    Both have the shape ``(1 + n_permutations, n_columns)``.
     """
     inside = members.astype(np.float64)
     n, n_others = inside.sum(axis=1)[:, None], (1 - inside).sum(axis=1)[:, None]
@@ -431,9 +394,9 @@ def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
 
 
 def _mode(values: Float64) -> float:
-    """Return the half-sample mode: the half of the values that lies closest together, halved again and again.
+    """Return the half-sample mode: choose the densest half of the values, then its densest half, and so on.
 
-    Unlike the median it does not move towards values on one side until they are the most.
+    Unlike the median, the mode does not shift if a minority of the values moves to one side.
     """
     left = np.sort(values)
     while left.size > 3:
@@ -443,21 +406,21 @@ def _mode(values: Float64) -> float:
     return float(left.mean())
 
 
-class Weighed(NamedTuple):
-    """A weighted regression on blocks and group, in every permutation.
+class BlockRegression(NamedTuple):
+    """Weighted regression on blocks and group, in every permutation.
 
     Attributes
     ----------
     coefficients
-        ``(n_orders, n_units)``: what makes the difference of the groups from the values of the units.
+        ``(n_orders, n_units)``: coefficients of the units' values in the difference between the groups.
     contrasts
-        ``(n_orders, n_units)``: membership less its mean in the block.
+        ``(n_orders, n_units)``: membership minus its mean in the block.
     errors
-        ``(n_orders, n_units)``: what makes the variance of that difference from the squares of the residuals.
+        ``(n_orders, n_units)``: coefficients of the squared residuals in the variance of the difference.
     center
-        ``(n_units, n_units)``: takes the mean of its block from every unit.
+        ``(n_units, n_units)``: matrix that subtracts the mean of its block from every unit.
     informative
-        ``(n_units,)``: units that take part in the observed difference.
+        ``(n_units,)``: True for units that contribute to the observed difference.
     """
 
     coefficients: Float64
@@ -474,17 +437,17 @@ class Differences(NamedTuple):
     errors: Float64
 
 
-def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> Weighed:
+def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> BlockRegression:
     """Return the regression of units on blocks and group.
 
     Parameters
     ----------
     members
-        Which units are in the group, ``(n_orders, n_units)``, the observed order first.
+        True for units in the group, ``(n_orders, n_units)``; the observed order is the first row.
     blocks
         Block of each unit, ``(n_units,)``.
     weights
-        Of each unit, ``(n_units,)``, not negative; default all alike.
+        Non-negative weight of each unit, ``(n_units,)``; equal weights by default.
     """
     n_units = members.shape[1]
     weight = np.ones(n_units) if weights is None else weights
@@ -493,77 +456,78 @@ def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> Weigh
     average = inside * weight / np.where(of_block > 0, of_block, 1)[:, None]
     of_unit = of_block @ inside
     contrasts = members - (members @ average.T) @ inside
-    weighed = contrasts * weight
-    total = (weighed * contrasts).sum(axis=1, keepdims=True)
+    weighted = contrasts * weight
+    total = (weighted * contrasts).sum(axis=1, keepdims=True)
     safe = np.where(total > 0, total, 1)
-    coefficients = weighed / safe
-    leverages = weight / np.where(of_unit > 0, of_unit, 1) + weighed * contrasts / safe
-    # A unit alone in its group has no residual, whatever it is divided by.
+    coefficients = weighted / safe
+    leverages = weight / np.where(of_unit > 0, of_unit, 1) + weighted * contrasts / safe
+    # A unit alone in its group has a residual of zero, so the divisor does not matter.
     errors = coefficients**2 / np.maximum(1 - leverages, 1e-9)
-    informative = np.abs(weighed[0]) > 1e-9 * np.maximum(np.abs(weighed[0]).max(), np.finfo(float).tiny)
-    return Weighed(coefficients, contrasts, errors, np.eye(n_units) - inside.T @ average, informative)
+    informative = np.abs(weighted[0]) > 1e-9 * np.maximum(np.abs(weighted[0]).max(), np.finfo(float).tiny)
+    return BlockRegression(coefficients, contrasts, errors, np.eye(n_units) - inside.T @ average, informative)
 
 
-def column_differences(columns: Float64, weighed: Weighed) -> Differences:
+def column_differences(columns: Float64, regression: BlockRegression) -> Differences:
     """Return the difference of every column ``(n_units, n_columns)`` between the groups, and its standard error."""
-    centered = weighed.center @ columns
-    values = weighed.coefficients @ centered
-    crossed = weighed.errors * weighed.contrasts
+    centered = regression.center @ columns
+    values = regression.coefficients @ centered
+    crossed = regression.errors * regression.contrasts
     variance = (
-        weighed.errors @ centered**2
+        regression.errors @ centered**2
         - 2 * values * (crossed @ centered)
-        + values**2 * (crossed * weighed.contrasts).sum(axis=1, keepdims=True)
+        + values**2 * (crossed * regression.contrasts).sum(axis=1, keepdims=True)
     )
     least = LEAST_VARIANCE * (centered**2).mean(axis=0) + np.finfo(float).tiny
     return Differences(values, np.sqrt(np.maximum(variance, least)))
 
 
-def gram_statistics(gram: Float64, weighed: Weighed) -> Float64:
-    """Return squared distances between the groups' means over their variances, ``(n_orders,)``.
+def gram_statistics(gram: Float64, regression: BlockRegression) -> Float64:
+    """Return squared distances between the means of the groups, divided by their variances, ``(n_orders,)``.
 
     Parameters
     ----------
     gram
-        Inner products of the places of the units, ``(n_units, n_units)``.
-    weighed
-        From `weigh`. An order in which a group has no weight gets an infinite statistic.
+        Inner products of the positions of the units, ``(n_units, n_units)``.
+    regression
+        Result of `weigh`. The statistic is infinite for a permutation in which a group has no weight.
     """
-    products = weighed.center @ gram @ weighed.center.T
+    products = regression.center @ gram @ regression.center.T
     squares = np.diag(products)
-    shadows = weighed.coefficients @ products
-    apart = (shadows * weighed.coefficients).sum(axis=1)
-    residuals = squares - 2 * weighed.contrasts * shadows + weighed.contrasts**2 * apart[:, None]
-    variance = (weighed.errors * np.maximum(residuals, 0)).sum(axis=1)
+    shadows = regression.coefficients @ products
+    apart = (shadows * regression.coefficients).sum(axis=1)
+    residuals = squares - 2 * regression.contrasts * shadows + regression.contrasts**2 * apart[:, None]
+    variance = (regression.errors * np.maximum(residuals, 0)).sum(axis=1)
     least = LEAST_VARIANCE * float(squares.mean()) + np.finfo(float).tiny
     statistics = np.maximum(apart, 0) / np.maximum(variance, least)
-    return np.asarray(np.where(weighed.coefficients.any(axis=1), statistics, np.inf))
+    return np.asarray(np.where(regression.coefficients.any(axis=1), statistics, np.inf))
 
 
 def two_sided(statistics: Float64) -> Float64:
-    """Return the share of orders whose statistic is at least as large as the first one's, whatever the signs."""
+    """Return the share of orders with an absolute statistic at least as large as in the first, observed order."""
     sizes = np.abs(statistics)
     extreme = sizes[1:] >= sizes[0] * (1 - TIE)
     return np.asarray((extreme.sum(axis=0) + 1) / len(sizes))
 
 
 def smallest_p(statistics: Float64) -> Float64:
-    """Return the smallest p-value that any of the orders would have had as the observed one."""
+    """Return the smallest p-value that any order could have reached."""
     sizes = np.abs(statistics)
     return np.asarray((sizes >= sizes.max(axis=0) * (1 - TIE)).mean(axis=0))
 
 
 def controlled(p_values: Float64, smallest: Float64) -> Float64:
-    """Return q-values of those whose p-values can reach 0.05 in any order; 1 for the others.
+    """Return q-values of tests whose p-values can reach 0.05 in some order; 1 for all other tests.
 
-    What a type could reach is known before the groups are: a cell type that three of eight pairs have can never be
-    sure, and counting it would only make the others less so (Tarone 1990, Gilbert 2005).
+    The smallest possible p-value does not depend on the observed groups. A cell type that is present in only three of
+    eight pairs can never be significant. Including its test in the correction would only reduce the power of the other
+    tests (Tarone 1990, Gilbert 2005).
 
     Parameters
     ----------
     p_values
-        ``(n_types,)``.
+        P-values of the tests, ``(n_types,)``.
     smallest
-        From `smallest_p`, ``(n_types,)``.
+        Smallest possible p-values from `smallest_p`, ``(n_types,)``.
     """
     q_values = np.ones_like(p_values)
     able = within_reach(smallest)

@@ -1,4 +1,7 @@
-"""`explain_groups`: which points differ between two groups of samples, and how surely."""
+"""Find the points that differ between two groups of samples, with false-discovery rates; for users and AnnData tools.
+
+The module reads the graph and the diffusion of a fitted model and touches no files.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,44 @@ from heatmover._base.validation import RandomState, check_random_state
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
 from heatmover.attribution.contrast import TestedColumns, controlled, framed, is_reference, set_up, two_frames
-from heatmover.attribution.witness import Explanation, check_model, explain_masses
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.attribution.witness import Explanation, explain_masses
+from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
-
-__all__ = ["GroupContrast", "explain_groups"]
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupContrast(ReadOnlyArrays):
-    """Which points differ between two groups of samples; ``print`` it. `explain_groups` makes one.
+    """Differences between two groups of samples at every point; `explain_groups` returns it, ``print`` it.
 
     Attributes
     ----------
     group, reference
         Names of the groups.
     n_samples
-        ``(2,)``: independent samples in each, or blocks that change places as wholes.
+        ``(2,)``: number of independent samples in each group, or of blocks that are permuted as wholes.
     explanation
-        Of the distance between the mean of the group and the mean of the reference.
+        Explanation of the distance between the mean of the group and the mean of the reference.
     scores
-        ``(n_points,)``: how surely the density around a point differs: a studentised difference of log-densities,
-        positive where the group has more, zero where the two frames of reference disagree.
+        ``(n_points,)``: evidence that the density around a point differs: a studentized difference of log-densities.
+        Positive where the group is denser, zero where shares and log-ratios change in opposite directions.
     log_ratios
-        ``(n_points,)``: natural logarithm of how many times denser the group is around a point than the
-        reference, relative to what is commonest among all cells; not relative where that is no reference.
+        ``(n_points,)``: natural logarithm of the density ratio of group to reference around a point, relative to the
+        most common change among all cells. If the most common change is not a valid reference, the ratios are not
+        relative to it.
     p_values, q_values
-        ``(n_points,)``: by permuting samples, and corrected for the number of points: among all points with a
-        q-value of at most 0.1 a tenth is expected to be false. All q-values are 1 where so few samples cannot reach
-        a p-value of 0.05.
+        ``(n_points,)``: p-values by permuting samples, and q-values over all points. Among the points with a q-value of
+        at most 0.1, a tenth are expected to be false discoveries. All q-values are 1 if the samples are too few for a
+        p-value of 0.05.
     scale
-        Densities are compared after ``2**scale`` steps of diffusion.
+        Densities are compared after ``2**scale`` diffusion steps.
     n_permutations, complete
-        Permutations looked at, and whether these are all that exist.
+        Number of permutations, and whether they are exhaustive.
     types
-        Number and state of types of points, if an annotation was given.
+        Differences in abundance and state of each type of points, if an annotation was given.
     commonest
-        The commonest change of density, as a natural logarithm. Beyond a factor of 2 it is not that of most cells, and
-        shares alone decided.
+        The most common change of density, as a natural logarithm. A change by more than a factor of 2 cannot be the
+        change of most cells; in that case only shares are tested.
 
     Examples
     --------
@@ -83,7 +85,7 @@ class GroupContrast(ReadOnlyArrays):
 
     @property
     def distance(self) -> float:
-        """Between the mean of the group and the mean of the reference."""
+        """Distance between the mean of the group and the mean of the reference."""
         return self.explanation.distance
 
     def table(self) -> Any:
@@ -96,23 +98,17 @@ class GroupContrast(ReadOnlyArrays):
     def __str__(self) -> str:
         called = self.q_values <= 0.1
         more, less = int((called & (self.scores > 0)).sum()), int((called & (self.scores < 0)).sum())
+        frame = ""
+        if not is_reference(self.commonest):
+            frame = (
+                f"\nThe most common change in density is a factor of {np.exp(abs(self.commonest)):.2g}. Most cells "
+                "moved, so densities are compared directly instead of relative to this factor."
+            )
         return (
-            f"The mean of {self.group} ({counted(self.n_samples[0], 'sample')}) is at distance {self.distance:.4g} "
-            f"from that of "
-            f"{self.reference} ({self.n_samples[1]}).\n"
-            f"{self.group} is denser around {more:,} and less dense around {less:,} of "
-            f"{counted(called.size, 'point')}, with a "
-            f"tenth of false discoveries allowed.{self._frame()}"
-        )
-
-    def _frame(self) -> str:
-        """Return that shares alone decided, if so."""
-        if is_reference(self.commonest):
-            return ""
-        factor = np.exp(abs(self.commonest))
-        return (
-            f"\nThe commonest change is by a factor of {factor:.2g}: most cells moved, so densities are compared as "
-            "they are, not relative to it."
+            f"The mean of {self.group} ({counted(self.n_samples[0], 'sample')}) and the mean of "
+            f"{self.reference} ({self.n_samples[1]:,}) are {self.distance:.4g} apart.\n"
+            f"The density of {self.group} is significantly higher around {more:,} and lower around {less:,} of "
+            f"{counted(called.size, 'point')} (false-discovery rate 10%).{frame}"
         )
 
     def __repr__(self) -> str:
@@ -131,12 +127,12 @@ def explain_groups(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> GroupContrast:
-    """Explain the difference between two groups of samples by the points of the graph, with false-discovery rates.
+    """Find the points of the graph at which two groups of samples differ, with false-discovery rates.
 
-    A sample's density around a point, after a short diffusion, is compared with the mean of all samples as a
-    log-ratio; the mean log-ratios of the groups are compared by a studentised difference, and that with what
-    permutations of the samples give. A cell type that grows makes all others shrink in proportion: a
-    point counts as different only if it is both in proportion and relative to the change that is commonest among cells.
+    The density of a sample around a point, after a short diffusion, is expressed as a log-ratio to the mean of all
+    samples. A studentized difference compares the mean log-ratios of the groups, and permutations of the samples give
+    its p-value. If one cell type expands, the proportions of all other types shrink. A point is therefore reported as
+    different only if it differs both in proportion and relative to the most common change among cells.
 
     Parameters
     ----------
@@ -147,19 +143,21 @@ def explain_groups(
     groups
         Label of each sample, ``(n_samples,)``.
     group
-        The group to explain; may be left out if there are two: it is then the one that is not the reference.
+        The group to explain. Default if there are two groups: the group that is not the reference.
     reference
-        The group to compare with; default all other samples. Of two groups it is by default the one that is called so
-        (control, healthy, untreated, wild type ...), else the first of an ordered category, else the second by name.
+        The group to compare with. Default: all other samples. With two groups the default is the group with a typical
+        name (control, healthy, untreated, wild type ...), else the first of an ordered category, else the second by
+        name.
     blocks
-        What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
-        mapping or a DataFrame. If every block is of one group its samples are averaged, else samples are compared
-        within blocks.
+        Labels of samples that belong together, such as patients, batches or pairs, ``(n_samples,)``; or several such
+        variables by name in a mapping or a DataFrame. If every block belongs to one group, the samples of each block
+        are averaged; otherwise samples are compared within blocks.
     annotation
-        Type of each point, such as its cell type, ``(n_points,)``: types are tested too.
+        Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
-        Permutations to compare with; all of them if there are no more. The smallest p-value is one over their
-        number plus one: a region of one cell in a thousand needs 10,000 to be found at a rate of 0.1.
+        Number of random permutations. If fewer permutations exist, all are used. The smallest possible p-value is
+        ``1 / (n_permutations + 1)``, so at a false-discovery rate of 0.1, a region with one in a thousand cells can be
+        found only with 10,000 permutations.
     random_state
         Seed or generator.
 
@@ -181,7 +179,7 @@ def explain_groups(
     >>> contrast.types.names[int(contrast.types.scores.argmax())]
     '4'
     """
-    check_model(model)
+    check_fitted(model)
     rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
     rng = check_random_state(random_state)
     cells = None if annotation is None else typed_points(annotation, rows)

@@ -1,80 +1,71 @@
-"""`explain`: which points make the distance between two measures.
+"""Explain which points contribute to the distance between two measures, for users, atlases and group contrasts.
 
-The embedding is linear, so the distance is W = || A d ||_1 with d = mu - nu, and it can be taken apart in two ways that
-both sum to it. By where the diffused densities differ: each feature's share of the norm (`local`). By where mass must
-move: with f = A' sign(A d), the witness, f . d = sign(A d) . A d = W, and every point contributes f_i d_i.
+The embedding is linear, so the distance is W = || A d ||_1 with d = mu - nu. The distance can be decomposed over points
+in two ways, each with terms that add up to W. The first decomposition shows where the diffused densities differ: each
+feature contributes its absolute value to the norm (`local`). The second shows where mass must move: with the witness f
+= A' sign(A d),
+f . d = sign(A d) . A d = W, so point i contributes f_i d_i.
 
-What a type of points adds is split once more. With shares a and b of the type in the two measures and its own
-distributions A and B inside them, ``f.(aA - bB) = (a - b) f.(A + B)/2 + (a + b)/2 f.(A - B)``: how many of its points
-there are (abundance), and where they lie (state). A constant added to f changes no sum and no state, but says what a
-point is compared with; in contributions it is chosen so that f is zero on average over both measures. Abundance is then
-told relative to the average point, and each measure contributes half of the distance.
+The contribution of a type of points is split further. Let a and b be the shares of the type in the two measures, and A
+and B the distributions of its mass over points. Then ``f.(aA - bB) = (a - b) f.(A + B)/2 + (a + b)/2 f.(A - B)``. The
+first term depends on how many points of the type there are (abundance), the second on where they lie (state). Adding a
+constant to f changes neither the sum nor the state terms, but shifts the abundance terms. The constant is chosen such
+that f is zero on average over both measures. Abundance is then relative to the average point, and each measure
+contributes half of the distance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64, Int64, Intp
 from heatmover._base.validation import as_array, check_option, check_threads, import_extra
 from heatmover._base.words import counted, find
-from heatmover.diffusion.operator import LANES
 from heatmover.embedding.definition import Layout
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, check_measures
-from heatmover.statistics.samples import check_labels
+from heatmover.statistics.permutations import check_labels
 
-__all__ = [
-    "Breakdown",
-    "Explanation",
-    "TypeParts",
-    "check_annotation",
-    "check_model",
-    "explain",
-    "explain_masses",
-    "split",
-    "summed",
-]
-
-# The smallest features that together make up this share of a distance are rounding, or what `tol` allows, and their
-# signs mean nothing. On a path of 600 points, both measures near one end, they gave half of the largest witness at the
-# other end; polynomials are rid of it with 1e-7, eigenvectors of the coarse scales with 1e-5.
+# The smallest features, which together make up at most this share of a distance, are caused by rounding or by errors
+# within `tol`, so their signs are meaningless. On a path of 600 points with both measures near one end, these signs
+# gave the other end half of the largest witness. A share of 1e-7 removes this artifact for polynomials, 1e-5 for
+# eigenvectors at coarse scales.
 ROUNDING = 1e-5
-# Rows of a breakdown that are printed; its table has all.
+# Number of rows of a breakdown that are printed; `Breakdown.table` returns all rows.
 SHOWN = 12
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Breakdown(ReadOnlyArrays):
-    """What every type of point contributes to a distance, largest first; ``print`` it.
+    """Contributions of the types of points to a distance, largest first; ``print`` it.
 
     Attributes
     ----------
     names
-        Of the types.
+        Names of the types.
     contributions
-        ``(n_types,)``: they sum to the distance.
+        ``(n_types,)``: contribution of each type; contributions sum to the distance.
     shares
-        ``(n_types,)``: contributions divided by the distance; zeros if that is zero.
+        ``(n_types,)``: contributions divided by the distance; zeros if the distance is zero.
     points
         ``(n_types,)``: number of points of each type.
     masses
-        ``(n_types, 2)``: mass that the first and the second measure have in each type.
+        ``(n_types, 2)``: mass of each type in the first and in the second measure.
     between
         Names of the two measures.
     abundance, state
-        ``(n_types,)``: the two parts of the contributions: how much of a type there is, relative to the average point,
-        and where within the type it lies. A type that one measure has nothing of has no state. None for ``"local"``.
+        ``(n_types,)``: the parts of the contributions due to abundance (the mass of the type, relative to the average
+        point) and due to state (the location of this mass within the type). The state part is zero for a type that is
+        absent from one measure. Both are None for ``"local"``.
 
     Examples
     --------
@@ -138,33 +129,33 @@ class Breakdown(ReadOnlyArrays):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ReadOnlyArrays):
-    """Which points make the distance between two measures; ``print`` it. `explain` makes one.
+    """Contributions of the points to the distance between two measures; `explain` returns it, ``print`` it.
 
     Attributes
     ----------
     names
-        Of the two measures.
+        Names of the two measures.
     distance
-        Between them.
+        Distance between the measures.
     witness
-        ``(n_points,)``: a function f of the points that tells the measures apart as well as any of its smoothness:
-        its mean under the first measure exceeds that under the second by exactly the distance. It is an average of
-        signs around a point, weighed over scales: the sum of the scales' weights where the first measure is denser
-        everywhere around, minus that where the second is, zero on the border. (The distance does not change if a
-        constant is added; this constant keeps that meaning.)
+        ``(n_points,)``: a function f of the points that separates the measures as well as any equally smooth function.
+        The mean of f under the first measure exceeds its mean under the second measure by exactly the distance. The
+        value at a point is a mean of signs around the point, weighted over scales: positive where the first measure is
+        denser, negative where the second is denser, and zero on the border. The extremes of f are plus and minus the
+        sum of the weights of the scales.
     scale_witnesses
-        ``(n_scales, n_points)``: what every scale adds to the witness.
+        ``(n_scales, n_points)``: contribution of every scale to the witness.
     contributions
-        ``(n_points,)``: witness, less its mean over both measures, times the difference of masses. They sum to the
-        distance, each measure's points to half of it; a point without mass contributes nothing, and a negative one lies
-        on the other measure's side of the average point.
+        ``(n_points,)``: witness minus its mean over both measures, times the difference of masses. Contributions sum to
+        the distance; each measure contributes half of the distance. A point without mass contributes nothing. A point
+        with a negative contribution lies on the side of the other measure.
     differences
-        ``(n_scales, n_points)``: weighed differences of the diffused densities, positive where the first
+        ``(n_scales, n_points)``: weighted differences of the diffused densities, positive where the first
         measure is denser. Their absolute values sum to the distance.
     masses
         ``(2, n_points)``: the two measures.
     scales
-        ``(n_scales,)``: the scales k; diffusion time is ``2**k``.
+        ``(n_scales,)``: the scales k, with diffusion times ``2**k``.
 
     Examples
     --------
@@ -175,8 +166,8 @@ class Explanation(ReadOnlyArrays):
     >>> model = hm.DiffusionEMD(graph).fit(np.eye(30))
     >>> explanation = explain(model, np.eye(30)[5], np.eye(30)[20])
     >>> print(explanation)
-    The distance between first and second is ...: half of it comes from 9 of 30 points.
-    first is denser around 13 points and second around 17.
+    The distance between first and second is ...; 9 of 30 points contribute half of it.
+    first is denser around 13 points, second around 17.
     """
 
     names: tuple[str, str]
@@ -190,30 +181,30 @@ class Explanation(ReadOnlyArrays):
 
     @property
     def local(self) -> Float64:
-        """``(n_points,)``: how much the densities differ at each point, over all scales; sums to the distance."""
+        """``(n_points,)``: absolute differences of the densities, summed over scales; they sum to the distance."""
         return np.asarray(np.abs(self.differences).sum(axis=0))
 
     @property
     def surplus(self) -> Float64:
-        """``(n_points,)``: the same with signs: positive where the first measure is denser, negative where the second.
+        """``(n_points,)``: differences of densities, summed over scales; positive where the first measure is denser.
 
-        Scales that disagree cancel, so that its absolute values may sum to less than the distance.
+        Scales of opposite sign cancel, so the absolute values may sum to less than the distance.
         """
         return np.asarray(self.differences.sum(axis=0))
 
     def by(self, annotation: Any, *, of: Literal["contributions", "local"] = "contributions") -> Breakdown:
-        """Return what every type of point, such as a cell type, contributes to the distance.
+        """Return the contribution of every type of point, such as a cell type, to the distance.
 
         Parameters
         ----------
         annotation
-            Kind of each point, ``(n_points,)``: words or numbers, none missing.
+            Type of each point, text or numbers without missing values, ``(n_points,)``.
         of
-            ``"contributions"``: mass that must move, with its two parts, abundance and state. ``"local"``: where
-            densities differ; never negative.
+            ``"contributions"``: where mass must move, split into abundance and state. ``"local"``: where densities
+            differ; never negative.
         """
         check_option("of", of, ("contributions", "local"))
-        codes, names = check_annotation(annotation, self.witness.size)
+        codes, names = check_labels("annotation", annotation, self.witness.size, of="point")
         parts = split(self.witness, self.masses, codes, len(names))
         if of == "contributions":
             return _breakdown(parts.contributions, codes, names, self.names, parts.masses, parts.abundance, parts.state)
@@ -228,14 +219,14 @@ class Explanation(ReadOnlyArrays):
     def __str__(self) -> str:
         first, second = self.names
         if self.distance == 0:
-            return f"The distance between {first} and {second} is zero.\nNothing needs to move."
+            return f"The distance between {first} and {second} is zero: no mass needs to move."
         largest = np.cumsum(np.sort(self.local)[::-1])
         half = min(int(np.searchsorted(largest, self.distance / 2)) + 1, largest.size)
         positive, negative = int((self.witness > 0).sum()), int((self.witness < 0).sum())
         return (
-            f"The distance between {first} and {second} is {self.distance:.4g}: half of it comes from {half:,} of "
-            f"{counted(largest.size, 'point')}.\n"
-            f"{first} is denser around {counted(positive, 'point')} and {second} around {negative:,}."
+            f"The distance between {first} and {second} is {self.distance:.4g}; {half:,} of "
+            f"{counted(largest.size, 'point')} contribute half of it.\n"
+            f"{first} is denser around {counted(positive, 'point')}, {second} around {negative:,}."
         )
 
     def __repr__(self) -> str:
@@ -243,7 +234,7 @@ class Explanation(ReadOnlyArrays):
 
 
 def explain(model: DiffusionEMD, mu: Any, nu: Any, *, measures: Any | None = None) -> Explanation:
-    """Explain the distance between two measures by the points of the graph.
+    """Split the distance between two measures into contributions of the points of the graph.
 
     Parameters
     ----------
@@ -252,12 +243,13 @@ def explain(model: DiffusionEMD, mu: Any, nu: Any, *, measures: Any | None = Non
     mu, nu
         The measures: masses ``(n_points,)`` or one row ``(1, n_points)``; with ``measures`` also a name or an index.
     measures
-        `Measures` or rows ``(n_measures, n_points)`` that names and indices refer to.
+        `Measures` or rows ``(n_measures, n_points)`` to which names and indices refer.
 
     Returns
     -------
     Explanation
-        Everything in it is in float64, and sums to the distance up to its rounding, whatever the model's precision.
+        Explanation with float64 arrays. Contributions sum to the distance up to rounding, whatever the precision of the
+        model.
 
     Examples
     --------
@@ -272,7 +264,7 @@ def explain(model: DiffusionEMD, mu: Any, nu: Any, *, measures: Any | None = Non
     >>> explanation.witness.shape, explanation.scale_witnesses.shape == (model.n_scales_, 360)
     ((360,), True)
     """
-    check_model(model)
+    check_fitted(model)
     first, mu = one_measure(mu, "first", measures, model)
     second, nu = one_measure(nu, "second", measures, model)
     return explain_masses(model, np.stack([mu, nu]), (first, second))
@@ -282,22 +274,23 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     """Explain the distance between two checked measures ``(2, n_points)``."""
     graph, layout = model.graph_, model.prepared_.layout
     difference = masses[0] - masses[1]
-    # At the nodes, so that sums do not depend on the order of the points.
+    # Sum at the nodes, so that results do not depend on the order of the points.
     moved = graph.gather(difference[None])[0]
-    # Normalised, so that for nearly equal measures the rounding is relative to their difference.
+    # Normalize, so that rounding errors are relative to the difference even for nearly equal measures.
     size = float(np.abs(moved).sum())
     empty = np.zeros((len(layout.scales), layout.n_points))
     features = np.zeros(layout.n_features)
     if size > 0:
-        features = _embedded(model, moved / size)
+        row = model.prepared_.embed(moved[None] / size, n_threads=check_threads(model.n_jobs))
+        features = np.asarray(row[0], dtype=np.float64)
     signs = _signs(features)
     total = float(np.abs(features).sum())
     witnesses = _pulled_back(model, signs) if total else empty
     product = float(witnesses.sum(axis=0) @ (moved / size)) if total else 0.0
     if not 0.5 * total < product < 2 * total:
-        # Nothing but rounding: the measures differ only where no diffused density does.
+        # Only rounding errors are left: the diffused densities of both measures are equal.
         size, total, witnesses, product = 0.0, 0.0, empty, 1.0
-    # What rounding took, some 1e-5, is given back in proportion, so that everything sums to the distance.
+    # Scale the witness by about 1 + 1e-5 to undo rounding, so that contributions sum to the distance.
     witnesses = witnesses * (total / product)
     witness = witnesses.sum(axis=0)
     distance = float((witness * moved).sum())
@@ -311,13 +304,8 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     )  # fmt: skip
 
 
-def _embedded(model: DiffusionEMD, row: Float64) -> Float64:
-    rows = model.prepared_.embed(row[None], n_threads=check_threads(model.n_jobs))
-    return np.asarray(rows[0], dtype=np.float64)
-
-
 def _signs(features: Float64) -> Float64:
-    """Return the sign of every feature that is more than rounding, else zero."""
+    """Return the sign of every feature; zero for features within the rounding error."""
     sizes = np.abs(features)
     order = np.argsort(sizes)
     small = order[np.cumsum(sizes[order]) <= ROUNDING * sizes.sum()]
@@ -327,28 +315,23 @@ def _signs(features: Float64) -> Float64:
 
 
 def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
-    """Return the transpose of the embedding on the signs of each scale, ``(n_scales, n_nodes)``."""
+    """Apply the transpose of the embedding to the signs of each scale, ``(n_scales, n_nodes)``."""
     prepared = model.prepared_
     edges = prepared.layout.edges
-    parts = []
-    for start in range(0, len(edges) - 1, LANES):
-        blocks = range(start, min(start + LANES, len(edges) - 1))
-        rows = np.zeros((len(blocks), signs.size), dtype=prepared.precision)
-        for row, block in zip(rows, blocks, strict=True):
-            row[edges[block] : edges[block + 1]] = signs[edges[block] : edges[block + 1]]
-        functions = prepared.embed_transposed(rows, n_threads=check_threads(model.n_jobs))
-        parts.append(functions.astype(np.float64))
-    return np.concatenate(parts)
+    rows = np.zeros((len(edges) - 1, signs.size), dtype=prepared.precision)
+    for row, (start, stop) in zip(rows, pairwise(edges), strict=True):
+        row[start:stop] = signs[start:stop]
+    return prepared.embed_transposed(rows, n_threads=check_threads(model.n_jobs)).astype(np.float64)
 
 
 def _on_nodes(features: Float64, layout: Layout) -> Float64:
-    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; that of a region is shared by its nodes."""
+    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; nodes share the feature of their region equally."""
     if layout.regions is None:
         return features.reshape(len(layout.scales), layout.n_points).copy()
     blocks = np.split(features, layout.edges[1:-1])
     return np.stack(
         [
-            # The last value is for nodes in no region, whose label is -1.
+            # The last value is for nodes outside all regions, whose label is -1.
             np.append(block / np.bincount(regions.labels + 1, minlength=regions.count + 1)[1:], 0.0)[regions.labels]
             for block, regions in zip(blocks, layout.regions, strict=True)
         ]
@@ -356,7 +339,7 @@ def _on_nodes(features: Float64, layout: Layout) -> Float64:
 
 
 class TypeParts(NamedTuple):
-    """What every type adds to a distance, ``(n_types,)``, with the ``masses`` of the two measures ``(n_types, 2)``."""
+    """Contributions of types to a distance, ``(n_types,)``, and their ``masses`` in both measures, ``(n_types, 2)``."""
 
     contributions: Float64
     masses: Float64
@@ -365,18 +348,18 @@ class TypeParts(NamedTuple):
 
 
 def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> TypeParts:
-    """Take a distance apart by types of points, into abundance and state.
+    """Split a distance into contributions of types of points, and each contribution into abundance and state.
 
     Parameters
     ----------
     witness
-        Of the distance, ``(n_points,)``.
+        Witness of the distance, ``(n_points,)``.
     masses
-        The two measures, ``(2, n_points)``.
+        Masses of the two measures, ``(2, n_points)``.
     codes
-        Type of each point, ``(n_points,)``.
+        Type of each point as a code from 0 on, ``(n_points,)``.
     n_types
-        How many there are.
+        Number of types.
     """
     both = masses.sum(axis=0)
     centered = witness - math.fsum(witness * both) / math.fsum(both)
@@ -390,7 +373,7 @@ def split(witness: Float64, masses: Float64, codes: Int64, n_types: int) -> Type
 
 
 def summed(values: Float64, codes: Int64, n_types: int) -> Float64:
-    """Return sums over the points of each type, rounded once, so that they do not depend on the order of the points."""
+    """Return exactly rounded sums over the points of each type, independent of the order of the points."""
     order = np.argsort(codes, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, n_types))
     return np.array([math.fsum(part) for part in np.split(values[order], cuts)])
@@ -399,7 +382,7 @@ def summed(values: Float64, codes: Int64, n_types: int) -> Float64:
 def _breakdown(
     sums: Float64, codes: Int64, names: tuple[str, ...], between: tuple[str, str], masses: Float64, *parts: Float64
 ) -> Breakdown:
-    """Put the types in the order of what they add."""
+    """Return the breakdown with the types sorted by contribution, largest first."""
     total = math.fsum(sums)
     order = np.argsort(-sums, kind="stable")
     shares = sums / total if total else np.zeros_like(sums)
@@ -410,16 +393,6 @@ def _breakdown(
     )  # fmt: skip
 
 
-def check_model(model: object) -> DiffusionEMD:
-    """Return a fitted `DiffusionEMD`, or raise."""
-    if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError(
-            "a fitted DiffusionEMD", type(model).__name__, "a Comparison carries one as its attribute model"
-        )
-    check_is_fitted(model)
-    return model
-
-
 def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEMD) -> tuple[str, Float64]:
     """Return the name and the masses ``(n_points,)`` of a measure given as a row, or by name or index.
 
@@ -428,23 +401,32 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
     value
         Masses ``(n_points,)`` or ``(1, n_points)``; or, with ``measures``, a name or an index.
     which
-        What the measure is called in messages, and its name if it has none.
+        Word for the measure in error messages, and its name if the measure has no name.
     measures
-        `Measures` or rows ``(n_measures, n_points)`` that names and indices refer to.
+        `Measures` or rows ``(n_measures, n_points)`` to which names and indices refer.
     model
-        Says how many points there are.
+        Fitted model, which determines the number of points.
     """
-    by_name = isinstance(value, str)
-    if by_name or (isinstance(value, int | np.integer) and not isinstance(value, bool)):
+    if isinstance(value, str | int | np.integer) and not isinstance(value, bool):
         if measures is None:
             raise InvalidInputError(
-                f"{which} to be a row of masses", repr(value), "names and indices need measures= to refer to"
+                f"{which} to be a row of masses", repr(value), "to use names or indices, also pass measures="
             )
-        return _looked_up(value, which, measures, model)
+        rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
+        names = measures.names if isinstance(measures, Measures) else [str(place) for place in range(rows.shape[0])]
+        if not isinstance(value, str):
+            index = int(value)
+            if not -rows.shape[0] <= index < rows.shape[0]:
+                raise InvalidInputError(f"{which} to be one of {counted(rows.shape[0], 'measure')}", f"index {index}")
+        elif isinstance(measures, Measures):
+            index = names.index(find(value, names, f"{which} to name a measure"))
+        else:
+            raise InvalidInputError(f"{which} to be an index", repr(value), "names require Measures")
+        return names[index], _dense(rows[[index]])
     if isinstance(value, Measures) and len(value) == 1:
         which = value.names[0]
     row = value.masses if isinstance(value, Measures) else value
-    # A row taken out of a sparse array has one dimension.
+    # One row of a sparse array has one dimension.
     row = sp.csr_array(row.reshape(1, -1)) if sp.issparse(row) and row.ndim == 1 else row
     if not sp.issparse(row):
         row = np.atleast_2d(as_array(which, row))
@@ -457,25 +439,5 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
     return which, _dense(check_measures(row, n_points=model.n_features_in_, normalize=model.normalize))
 
 
-def _looked_up(value: Any, which: str, measures: Any, model: DiffusionEMD) -> tuple[str, Float64]:
-    names: Sequence[str] | None = measures.names if isinstance(measures, Measures) else None
-    rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
-    if isinstance(value, str):
-        if names is None:
-            raise InvalidInputError(f"{which} to be an index", repr(value), "only Measures have names")
-        index = names.index(find(value, names, f"{which} to name a measure"))
-    else:
-        index = int(value)
-        if not -rows.shape[0] <= index < rows.shape[0]:
-            raise InvalidInputError(f"{which} to be one of {counted(rows.shape[0], 'measure')}", f"index {index}")
-        index %= rows.shape[0]
-    return names[index] if names else str(index), _dense(rows[[index]])
-
-
 def _dense(row: Any) -> Float64:
     return np.asarray(row.toarray() if sp.issparse(row) else row, dtype=np.float64).reshape(-1)
-
-
-def check_annotation(annotation: Any, n_points: int) -> tuple[Int64, tuple[str, ...]]:
-    """Return the type of each point as a whole number ``(n_points,)``, and the names of the types, sorted."""
-    return check_labels("annotation", annotation, n_points, of="point")

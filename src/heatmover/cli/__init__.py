@@ -1,8 +1,9 @@
-"""The command line: `heatmover compare`, `doctor`, `demo` and `atlas`; results are written first, then shown."""
+"""Define the command line: `heatmover compare`, `doctor`, `demo` and `atlas`; all write results before showing them."""
 
 from __future__ import annotations
 
 import warnings
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +13,12 @@ import typer
 from heatmover._base.progress import Progress
 from heatmover._base.words import counted
 from heatmover.cli import _atlas
-from heatmover.cli._command import Described, Sentences, plain_errors
-from heatmover.cli._terminal import fail, output, tell, watched, whole_output, written
+from heatmover.cli._command import OptionsCommand, Sentences, plain_errors
+from heatmover.cli._terminal import fail, printed, tell, watched, whole_output, written
 from heatmover.errors import GraphWarning
 
 if TYPE_CHECKING:
+    from heatmover._base.types import Float64
     from heatmover.cli._settings import DemoOptions
     from heatmover.study.comparison import Comparison
     from heatmover.study.study import Study
@@ -24,31 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["app", "whole_output"]
 
 COMPARE_EXAMPLES = """
-**Examples**
-
-- `heatmover compare cells.h5ad -s sample -o results`
-- `heatmover compare cells.h5ad -s sample --rep X_scVI --color response --block patient -o results`
-- `heatmover compare cells.h5ad -s sample --color response --adjust batch --adjust age -o results`
-- `heatmover compare cells.h5ad -s sample --color response --cells cell_type -o results`
-- `heatmover compare cells.h5ad -s sample --bootstrap 200 -o results`
-- `heatmover compare cells.h5ad -s sample --equal-cells --units euclidean -o results`
-- `heatmover compare cells.csv -s donor --rep CD3,CD4,CD8 --standardize -o results`
-- `heatmover compare fcs-folder --sample-sheet samples.csv --cofactor 5 --color response --clusters 12 -o results`
-- `heatmover compare cells.zarr -s sample --landmarks 27000 --memory 4GB --checkpoint run.zarr --resume -o results`
+heatmover compare cells.h5ad -s sample -o results
+heatmover compare cells.h5ad -s sample -c response --cells cell_type -o out
+heatmover compare cells.h5ad -s sample -c response --block patient -o out
+heatmover compare cells.h5ad -s sample -c response --adjust batch -o out
+heatmover compare cells.h5ad -s sample --rep X_scVI --bootstrap 200 -o out
+heatmover compare cells.csv -s donor --rep CD3,CD4 --standardize -o out
+heatmover compare fcs-folder --sample-sheet sheet.csv --cofactor 5 -o out
+heatmover compare cells.zarr -s sample --memory 4GB -o out
 """
 DOCTOR_EXAMPLES = """
-**Examples**
-
-- `heatmover doctor cells.h5ad` (which column names the samples?)
-- `heatmover doctor cells.h5ad -s sample`
-- `heatmover doctor cells.h5ad -s sample --rep X_scVI --color response --block patient`
+heatmover doctor cells.h5ad  # lists the columns that may name the samples
+heatmover doctor cells.h5ad -s sample
+heatmover doctor cells.h5ad -s sample -c response --block patient
 """
 DEMO_EXAMPLES = """
-**Examples**
-
-- `heatmover demo`
-- `heatmover demo --out results --seed 7`
-- `heatmover demo --samples 60 --cells 500 --effect 0.5 --force`
+heatmover demo
+heatmover demo --out results --seed 7
+heatmover demo --samples 60 --cells 500 --effect 0.5 --force
 """
 
 
@@ -56,9 +51,9 @@ app = typer.Typer(
     name="heatmover",
     cls=Sentences,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # two plain columns take a third of the lines of boxed tables, and can be searched
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -71,21 +66,22 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def heatmover(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Earth Mover's Distances between many distributions on one data graph."""
 
 
-@app.command(cls=Described, epilog=COMPARE_EXAMPLES)
+@app.command(cls=OptionsCommand, epilog=COMPARE_EXAMPLES)
 def compare(ctx: typer.Context) -> None:
-    """Compare the samples of a file: the distances between all of them, what goes with these, and a report.
+    """Compare the samples of a file and write a report.
 
-    Writes distances.csv, samples.h5ad (an AnnData of the samples), report.html, run.json (how it was made) and
-    index.txt (what each file holds), with --cells also cell-types.csv and drivers.csv, with --bootstrap intervals.csv,
-    all of them or none. Ask `heatmover doctor` first if the file is large.
+    Computes the distance between every two samples, tests which sample metadata are associated with the distances, and
+    writes a folder with report.html, distances.csv, samples.h5ad (an AnnData of the samples), run.json (how the results
+    were made) and index.txt (what each file holds). --cells adds cell-types.csv, drivers.csv and composition.csv,
+    --bootstrap adds intervals.csv. Run heatmover doctor first if the file is large.
     """
-    # Here, not above: help and version must not wait for the numerical libraries.
+    # Import here, so that help and version do not wait for the numerical libraries.
     from heatmover.cli._settings import (
         Running,
         check_places,
@@ -98,6 +94,7 @@ def compare(ctx: typer.Context) -> None:
     from heatmover.cli._summary import show_results
     from heatmover.report.folder import EVERY, check_extras, result_folder, write_results
     from heatmover.study import study_cohort
+    from heatmover.study.study import Clock
 
     with plain_errors():
         file, typed = ctx.params["path"], ctx.params
@@ -110,55 +107,59 @@ def compare(ctx: typer.Context) -> None:
             watched(running.quiet) as progress,
             comparer_of(settings, running) as comparer,
         ):
+            progress = Clock(progress)  # from the start, so that run.json records the duration of reading
+            progress.stage("read file", 1)
             cohort = settings.read(progress, comparer)
             study = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
             budget = comparer.record().get("memory")
             command = settings.command("compare", [] if budget is None else ["--memory", str(budget)])
             write_results(study, folder, command=command, title=running.title, progress=progress)
     if not running.quiet:
-        with written(target):
-            show_results(output(), study, target)
+        with written(target), printed() as console:
+            show_results(console, study, target)
 
 
-@app.command(cls=Described, epilog=DOCTOR_EXAMPLES)
+@app.command(cls=OptionsCommand, epilog=DOCTOR_EXAMPLES)
 def doctor(ctx: typer.Context) -> None:
-    """Look at samples, variables and graph before a long run; nothing is written.
+    """Check a file before a long run; write nothing.
 
-    Takes the options of `heatmover compare` and ends with exit code 0 if that would run, with 2 and the reasons if it
-    would refuse. Without --sample-key it lists the columns that could be it.
+    Takes the options of heatmover compare. Exit code 0 means that compare would run. Exit code 2 means that it would
+    not, and doctor prints every reason. Without --sample-key, it lists the columns that could name the samples.
     """
     from heatmover.cli._doctor import diagnose_file
     from heatmover.cli._settings import check_named, settings_of
 
     with plain_errors():
         check_named(file=ctx.params["path"], sample_sheet=ctx.params["sample_sheet"])
-        refusals = diagnose_file(settings_of(ctx.params), ctx.params["quiet"])
-    if refusals:
-        for sentence in refusals[:-1]:
+        errors = diagnose_file(settings_of(ctx.params), ctx.params["quiet"])
+    if errors:
+        for sentence in errors[:-1]:
             tell(sentence)
-        fail(refusals[-1])
+        fail(errors[-1])
 
 
-@app.command(cls=Described, epilog=DEMO_EXAMPLES)
+@app.command(cls=OptionsCommand, epilog=DEMO_EXAMPLES)
 def demo(ctx: typer.Context) -> None:
-    """Simulate a cohort of cases and controls, compare its samples and report what was found.
+    """Compare a simulated cohort of cases and controls.
 
-    The cells of each sample lie on a branching tree; cases have more cells in one branch. The demo finds the distances
-    between all samples and the branches that differ, and writes distances.csv, samples.h5ad, report.html,
-    cell-types.csv, a picture of the sample map, run.json, which says how they were made, and index.txt, which says
-    what each holds.
+    The cells of each sample lie on a branching tree, and cases have more cells in one branch. The demo computes the
+    distances between all samples, finds the branch that differs, and writes a folder with report.html, distances.csv,
+    samples.h5ad, cell-types.csv, a picture of the sample map, run.json (how the results were made) and index.txt (what
+    each file holds).
     """
     from heatmover.cli._settings import DemoOptions, Running, check_named, check_outside, in_options, made
     from heatmover.cli._summary import show_results
     from heatmover.report import check_extras, result_folder, write_results
+    from heatmover.study.study import Clock
 
     with plain_errors():
         check_named(out=ctx.params["out"])
         check_outside("--out", ctx.params["out"], {})
         target, asked, running = Path(ctx.params["out"]), made(DemoOptions, ctx.params), made(Running, ctx.params)
         with result_folder(target, force=running.force) as folder, watched(running.quiet) as progress:
-            # After the folder, which may be refused: these packages take more than a second to import.
+            # Check the folder before the packages, because importing the packages takes more than a second.
             check_extras(picture=True, extra="demo")
+            progress = Clock(progress)
             study = _simulated(asked, running.n_jobs, progress).reworded(in_options)
             options = {
                 "samples": asked.samples,
@@ -170,8 +171,8 @@ def demo(ctx: typer.Context) -> None:
             title = f"A simulated cohort of {counted(asked.samples, 'sample')}"
             write_results(study, folder, command=command, title=title, picture="condition", progress=progress)
     if not running.quiet:
-        with written(target):
-            show_results(output(), study, target)
+        with written(target), printed() as console:
+            show_results(console, study, target)
 
 
 def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> Study:
@@ -182,7 +183,7 @@ def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> St
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.random_state)
     progress.advance()
     with warnings.catch_warnings():
-        # The diagnosis says the same, at its place.
+        # The diagnosis reports the same problems.
         warnings.simplefilter("ignore", GraphWarning)
         comparison = compare(
             data.points,
@@ -198,21 +199,21 @@ def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> St
     variables = {"condition": data.annotations["condition"]}
     branch = {"branch": [f"branch {number:.0f}" for number in data.coordinates[:, 0]]}
     return study_comparison(
-        comparison, variables, cells=branch, source=_source(comparison, data.points.shape[1]),
+        comparison, variables, cells=branch, source=_source(comparison, data.points),
         random_state=asked.random_state, progress=progress,
     )  # fmt: skip
 
 
-def _source(comparison: Comparison, n_dimensions: int) -> dict[str, Any]:
-    """Return what the record of a file would say."""
+def _source(comparison: Comparison, points: Float64) -> dict[str, Any]:
+    """Return the description of the simulated input for `run.json`, with the same keys as for an input file."""
     return {
         "name": "simulated cohort",
         "format": "simulation",
-        "checksum": "",
+        "checksum": f"sha256:{sha256(points.tobytes()).hexdigest()}",
         "sample_sheet": "",
         "samples": len(comparison.names),
         "cells": int(comparison.sizes.sum()),
-        "dimensions": [f"dimension {number}" for number in range(1, n_dimensions + 1)],
+        "dimensions": [f"dimension {number}" for number in range(1, points.shape[1] + 1)],
         "varying": {},
     }
 

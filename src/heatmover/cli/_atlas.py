@@ -1,4 +1,4 @@
-"""`heatmover atlas`: build an atlas of reference samples, map new samples onto it, look at it."""
+"""Define `heatmover atlas`: build an atlas of reference samples, map and add samples, show and verify it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heatmover._base.words import counted, verb
-from heatmover.cli._command import Described, plain_errors
+from heatmover.cli._command import OptionsCommand, plain_errors
 from heatmover.cli._terminal import clean, fail, output, watched
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from heatmover.atlas import Atlas
     from heatmover.cli._settings import MapOptions, Running
 
-__all__ = ["app"]
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 MAPPED = "mapped.csv"
-# How many reference samples a terminal shows.
+# Number of reference samples and features that `info` shows.
 SHOWN = 20
 
 
 @app.callback()
 def atlas() -> None:
-    """Keep reference samples as an atlas, and ask where new samples land on it."""
+    """Store reference samples and map new samples onto them."""
 
 
-@app.command(cls=Described)
+@app.command(cls=OptionsCommand)
 def build(ctx: typer.Context) -> None:
-    """Build an atlas from a file of cells: model, reference samples with their variables, and what they cover."""
+    """Build an atlas from a file of cells.
+
+    An atlas holds the fitted model, the reference samples with their metadata, and the region that they cover.
+    """
     from heatmover.atlas import build_atlas
     from heatmover.cli._settings import Reading, Running, check_sample_key, in_options, made, pieces_of
     from heatmover.study import StudyParameters
@@ -49,7 +50,7 @@ def build(ctx: typer.Context) -> None:
             reading = made(Reading, ctx.params)
             check_sample_key(reading.path, reading.sample_key)
             cohort = reading.read((), asked.random_state, progress, pieces)
-            # Said in a line of their own, at the end.
+            # Collect warnings, to show each on its own line at the end.
             with warnings.catch_warnings(record=True) as caught:
                 for kind in (GraphWarning, EmbeddingWarning):
                     warnings.simplefilter("always", kind)
@@ -62,11 +63,12 @@ def build(ctx: typer.Context) -> None:
         _tell(*map(in_options, (*cohort.warnings, *(each.message.args[0] for each in caught), f"{built} in {out}")))  # type: ignore[union-attr]
 
 
-@app.command("map", cls=Described)
+@app.command("map", cls=OptionsCommand)
 def map_(ctx: typer.Context) -> None:
-    """Tell where the samples of a file land on an atlas, and whether the atlas covers them.
+    """Map the samples of a file onto an atlas.
 
-    Exit code 0 if all are covered, 1 if one is not, 2 if the file cannot be mapped.
+    Reports the nearest reference samples and whether the atlas covers each new sample. The exit code is 0 if all
+    samples are covered, 1 if any sample is not covered, and 2 if the file cannot be mapped.
     """
     from heatmover.cli._settings import MapOptions, Running, in_options, made
 
@@ -74,10 +76,10 @@ def map_(ctx: typer.Context) -> None:
         asked, running = made(MapOptions, ctx.params), made(Running, ctx.params)
         _check_found(asked.out, ctx.params)
         reference = _load(asked.atlas)
-        mapped = reference.map(**_mapping(ctx.params), placement=asked.placement)
+        mapped = reference.map(**_mapping(ctx.params))
         mapped = replace(mapped, warnings=tuple(map(in_options, mapped.warnings)))
         k = min(10, len(reference.names) - 1) if asked.nearest is None else asked.nearest
-        mapped.nearest(k)  # refuses more than there are
+        mapped.nearest(k)  # raises an error if k is too large
         answers = [(name, mapped.predict(name, k)) for name in asked.predict]
         if asked.out is not None:
             _write_found(mapped, asked, k, running)
@@ -85,15 +87,18 @@ def map_(ctx: typer.Context) -> None:
         _tell(*mapped.lines(min(k, 3)))
         for name, answer in answers:
             for sample, value, chance in zip(mapped.names, answer.values, answer.chances, strict=True):
-                doubt = f"median error {answer.accuracy:.3g}" if answer.is_number else f"chance {chance:.2f}"
-                _tell(f"{sample}: {name} {value} ({doubt})")
-    if mapped.coverage is not None and False in mapped.coverage.covered:
+                reliability = f"median error {answer.accuracy:.3g}" if answer.is_number else f"accuracy {chance:.2f}"
+                _tell(f"{sample}: {name} {value} ({reliability})")
+    if False in mapped.coverage.covered:
         raise typer.Exit(1)
 
 
-@app.command(cls=Described)
+@app.command(cls=OptionsCommand)
 def add(ctx: typer.Context) -> None:
-    """Add the samples of a file to the reference samples of an atlas; its model and its nodes stay as they are."""
+    """Add the samples of a file to an atlas.
+
+    The model and its nodes do not change.
+    """
     from heatmover.cli._settings import in_options
 
     path, asked = ctx.params["atlas"], ctx.params
@@ -111,9 +116,9 @@ def add(ctx: typer.Context) -> None:
         _tell(*map(in_options, lines))
 
 
-@app.command(cls=Described)
+@app.command(cls=OptionsCommand)
 def info(ctx: typer.Context) -> None:
-    """Tell what an atlas holds."""
+    """Show the content of an atlas."""
     with plain_errors():
         reference = _load(ctx.params["atlas"])
         from heatmover._base.storage import Store
@@ -134,16 +139,19 @@ def info(ctx: typer.Context) -> None:
     _tell(*lines)
 
 
-@app.command(cls=Described)
+@app.command(cls=OptionsCommand)
 def check(ctx: typer.Context) -> None:
-    """Verify every checksum of an atlas or a saved model, in little memory; exit code 0 if every bit is right."""
+    """Verify every checksum of an atlas or a saved model.
+
+    Exit code 0 means that no file has changed since it was written.
+    """
     with plain_errors():
         from heatmover.atlas import verify
         from heatmover.cli._settings import check_named
 
         check_named(atlas=ctx.params["atlas"])
         arrays = verify(ctx.params["atlas"])
-    _tell(f"{counted(len(arrays), 'array')}, {sum(arrays.values()):,} bytes: every checksum is right")
+    _tell(f"{counted(len(arrays), 'array')}, {sum(arrays.values()):,} bytes: all checksums match")
 
 
 def _tell(*lines: str) -> None:
@@ -152,7 +160,7 @@ def _tell(*lines: str) -> None:
 
 
 def _mapping(typed: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Atlas.map` that say what to read."""
+    """Return the arguments of `Atlas.map` that describe the input."""
     from heatmover.cli._settings import Running, made
 
     named = {name: typed[name] for name in ("sample_key", "sample_sheet", "on_missing", "skip_unlisted")}
@@ -160,7 +168,7 @@ def _mapping(typed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_found(out: str | None, typed: dict[str, Any]) -> None:
-    """Raise if what was found cannot be written, before it is looked for."""
+    """Raise an error if results cannot be written, before anything is computed."""
     from heatmover.cli._settings import check_named, check_places
 
     file, sample_sheet = typed["path"], typed["sample_sheet"]
@@ -179,7 +187,7 @@ def _is_table(out: str) -> bool:
 
 
 def _write_found(mapped: Any, asked: MapOptions, k: int, running: Running) -> None:
-    """Write the table, or a folder with the report and the table, complete or not at all."""
+    """Write the table, or a folder with report and table, completely or not at all."""
     out, predict = str(asked.out), asked.predict
     if _is_table(out):
         mapped.to_csv(out, k, predict)
@@ -192,14 +200,14 @@ def _write_found(mapped: Any, asked: MapOptions, k: int, running: Running) -> No
 
 
 def _grown(atlas: Atlas) -> list[str]:
-    """Say by which samples an atlas judges coverage, if it has others too."""
-    built_of = len(atlas.names) if atlas.support is None else atlas.support.n_cells.size
+    """Return a note that names the samples from which coverage is assessed, if samples were added to the atlas."""
+    built_of = atlas.support.n_cells.size
     added = len(atlas.names) - built_of
     if not added:
         return []
     return [
-        f"{counted(added, 'sample')} {verb(added, 'was', 'were')} added; coverage is judged by the {built_of} that "
-        f"the atlas was built of"
+        f"{counted(added, 'sample')} {verb(added, 'was', 'were')} added; coverage is assessed with the {built_of} "
+        "original samples"
     ]
 
 
@@ -214,7 +222,7 @@ def _check_free(out: str, force: bool) -> None:
         return
     if not force:
         raise InvalidInputError(
-            f"a path for {argument('out')} where nothing is", f"{out!r}", f"{argument('force')} replaces an atlas"
+            f"{argument('out')} to be a new path", f"{out!r}, which exists", f"{argument('force')} replaces an atlas"
         )
     try:
         Store.open(out, {ATLAS_SCHEMA: ATLAS_VERSION})
@@ -227,7 +235,7 @@ def _check_free(out: str, force: bool) -> None:
 
 
 def _check_apart(typed: dict[str, Any]) -> None:
-    """Raise if an atlas and the checkpoint of its run would lie in each other, or in the input."""
+    """Raise an error if the new atlas and the checkpoint would contain one another or lie inside the input."""
     from heatmover.cli._settings import check_named, check_outside
 
     out, file, checkpoint = typed["out"], typed["path"], typed["checkpoint"]

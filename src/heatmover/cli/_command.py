@@ -1,4 +1,4 @@
-"""A command: options that load when they are needed, and errors as one sentence with exit code 2."""
+"""Define commands that create their options only when needed, with grouped help and short errors; for `cli` only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from heatmover._base.words import nearest_name, quoted
 from heatmover.cli._terminal import fail
 from heatmover.errors import HeatmoverError
 
-__all__ = ["Described", "Sentences", "plain_errors"]
-
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what the user can mend into one sentence and exit code 2; a defect of ours keeps its traceback."""
+    """Report a user error in one sentence with exit code 2; an internal error keeps its traceback."""
     try:
         yield
     except HeatmoverError as error:
@@ -28,7 +26,7 @@ def plain_errors() -> Iterator[None]:
 
         fail(in_options(error.sentence))
     except OSError as error:
-        if error.errno is None:  # not from the system: some libraries derive errors of their own from it
+        if error.errno is None:  # not a system error: some libraries derive their own errors from OSError
             raise
         place = f": {error.filename}" if error.filename is not None else ""
         fail(f"Could not write the results{place} ({error.strerror or error}).")
@@ -36,45 +34,46 @@ def plain_errors() -> Iterator[None]:
         fail(f"Expected enough memory, found too little{f' ({error})' if str(error) else ''}; try --landmarks 4000.")
 
 
-# The error of words that a command does not take; typer exports only this kind of it.
+# Base class of all usage errors; typer exports only its subclass BadParameter.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class Sentences(TyperGroup):
-    """Commands that answer words they do not take with one sentence and exit code 2."""
+    """Group of commands that reports usage errors in one sentence with exit code 2."""
 
     def make_context(self, *words: Any, **further: Any) -> Any:
-        """Read the words before the name of a command."""
+        """Parse the words before the name of a command."""
         with _plain_usage():
             return super().make_context(*words, **further)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the words after the name of a command, and run the command."""
+        """Parse the words after the name of a command, and run the command."""
         with _plain_usage():
             return super().invoke(ctx)
 
 
-class Described(TyperCommand):
-    """A command whose options are those that `_settings` describes, which loads the numerical libraries.
+class OptionsCommand(TyperCommand):
+    """Command with the options that `_settings` describes.
 
-    Its function takes the context, whose ``params`` are what was typed. The list of commands, and the version, do not
-    wait for any of this.
+    `_settings` loads the numerical libraries, so it is imported only when the options are needed. The list of commands
+    and the version are shown without this import. The function of the command takes the context, whose ``params`` hold
+    the values as the user typed them.
     """
 
     def __init__(self, *words: Any, **further: Any) -> None:
         super().__init__(*words, **further)
         self.callback = inspect.unwrap(self.callback)  # type: ignore[arg-type]
-        vars(self).pop("params")  # those of the function, which are none
+        vars(self).pop("params")  # the empty list of the function's parameters
 
     @cached_property
     def params(self) -> list[Any]:  # type: ignore[override]
-        """The options, made when they are first needed."""
+        """The options, created at the first use."""
         from heatmover.cli._settings import options_of
 
         return options_of(str(self.name))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Say what a bare --equal-cells means, which click cannot tell from one that lacks its value."""
+        """Insert the value of a bare --equal-cells, which click would reject as an option without its value."""
         from heatmover.cli._settings import spelled_out
 
         return super().parse_args(ctx, list(spelled_out(args)))
@@ -82,6 +81,25 @@ class Described(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         return ctx.invoke(self.callback, ctx)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options under their headings, in the order of `_settings`."""
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                groups.setdefault("Arguments", []).append((parameter.metavar, getattr(parameter, "help", "")))
+            else:
+                heading = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault(heading, []).append(parameter.get_help_record(ctx))
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=28)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click asks so
+        """Write the examples, one per line, so that they can be copied."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self.epilog.strip().splitlines()))
 
 
 @contextmanager
@@ -95,7 +113,7 @@ def _plain_usage() -> Iterator[None]:
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with the words of a command, and what to do."""
+    """Return a sentence that explains a usage error, with advice."""
     help_ = "" if error.ctx is None else f"see {error.ctx.command_path} --help"
     if type(error).__name__ != "NoSuchOption":
         advice = "put names with spaces into quotes" if "unexpected extra" in error.message else help_

@@ -1,4 +1,4 @@
-"""`heatmover doctor`: check a sample of the cells: graph, noise, time, memory, errors of `compare`."""
+"""Define `heatmover doctor`: check graph, noise, time, memory and errors of `compare` on a sample of the cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Int32, Int64, Intp
 from heatmover._base.words import counted, listed, unused
 from heatmover.cli._settings import Settings, candidate_columns, in_options
-from heatmover.cli._terminal import clean, columns_of, fail, hanging, output, short, watched
+from heatmover.cli._terminal import clean, columns_of, fail, hanging, printed, short, watched
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.read import format_of
@@ -29,58 +29,52 @@ from heatmover.measures import measures_from_labels
 from heatmover.study.cautions import (
     MOST_CELLS,
     NOISY,
+    RELIABLE,
     SMALL_SAMPLE,
     CellLook,
     cell_cautions,
+    floor_sentence,
     look_at,
+    noise_sentences,
     table_cautions,
     unreliable,
 )
-from heatmover.study.comparison import Comparison, compare
-from heatmover.study.landmarking import LANDMARKS, LANDMARKS_ABOVE
+from heatmover.study.comparison import LANDMARKS, LANDMARKS_ABOVE, Comparison, compare
+from heatmover.study.examination import kind_of, read_variables
 from heatmover.study.parameters import StudyParameters
-from heatmover.study.study import (
-    Clock,
-    SampleDesign,
-    check_components,
-    check_study,
-    choose_variables,
-    draw_equally,
-)
-from heatmover.study.variables import kind_of, read_variables
+from heatmover.study.study import Clock, SampleDesign, check_components, check_study, choose_variables, draw_equally
 
-__all__ = ["Checkup", "check_up", "diagnose_file", "estimate"]
-
-# A graph over so few loads the compiled code before anything is timed.
+# Number of cells of a small graph. Building it loads the compiled code before stages are timed.
 WARM_CELLS = 200
-# Importing, compiled code, report: what a comparison of ten cells takes.
+# Time and memory that a comparison of ten cells takes for imports, compiled code and report.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
 # Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
 CANDIDATES_SHOWN = 20
-# Samples compared for noise, of all sizes: their embedding takes 80 MB on 20,000 nodes, more change the floors little.
+# Largest number of samples, chosen over all sizes, that are compared to estimate noise. Their embedding takes 80 MB on
+# 20,000 nodes; more samples hardly change the noise floors.
 MOST_SAMPLES = 100
 
 
 @final
 @dataclass(frozen=True)
 class Noise:
-    """How far noise goes.
+    """Sampling noise of the distances.
 
     Attributes
     ----------
     floors
-        Expected distance of two samples of one distribution, by their number of cells: the smallest, the median and the
-        largest that `compare` would see.
+        Expected distance of two samples of one distribution, for the smallest, median and largest number of cells of
+        the samples in `compare`.
     typical
         Median distance between samples without noise.
     comparison
-        Of the samples drawn.
+        Comparison of the drawn samples.
     whole
-        Whether `compare` would compare the same cells of the same samples. If not, its share of halves that find each
-        other is another one: 4 % with 20,000 of 400,000 cells, 97 % with all of them.
+        Whether `compare` would use the same cells of the same samples. If not, split-half retrieval in `compare` may be
+        very different: in one cohort it was 4% with 20,000 of 400,000 cells and 97% with all cells.
     """
 
     floors: dict[int, float]
@@ -92,41 +86,44 @@ class Noise:
 @final
 @dataclass(frozen=True, eq=False)
 class Checkup:
-    """What was found.
+    """Result of checking a cohort.
 
     Attributes
     ----------
     points, codes
-        The cells drawn, ``(n_drawn, n_dimensions)``, and their samples.
+        The drawn cells, ``(n_drawn, n_dimensions)``, and their samples.
     look
-        Figures of them.
+        Summary of the drawn cells.
     diagnosis
-        Of the graph over the cells drawn; None if there is none.
-    refusals
-        Why `compare` would refuse, in sentences; empty if it would run.
+        Diagnosis of the graph over the drawn cells; None if there are too few cells for a graph.
+    errors
+        Errors that `compare` would raise, in sentences; empty if it would run.
     advice
-        What to do, in sentences.
+        Advice and cautions, in sentences.
     noise
-        How far noise goes; None if that cannot be told.
+        Sampling noise; None if it cannot be estimated.
     """
 
     points: npt.NDArray[Any]
     codes: Int32
     look: CellLook
     diagnosis: Diagnosis | None
-    refusals: tuple[str, ...]
+    errors: tuple[str, ...]
     advice: tuple[str, ...]
     noise: Noise | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
-    """Look at a cohort without changing anything."""
-    refusals, asked = list[str](), settings.study
-    kept, design = check_study(cohort, asked, refusals)
+    """Check a cohort without writing anything."""
+    errors, asked = list[str](), settings.study
+    kept, design = check_study(cohort, asked, errors)
     progress.stage("draw cells", 1)
-    compared, own = _compared(cohort, kept, settings)
-    points, codes = draw_cells(compared, MOST_CELLS, settings.study.random_state, own)
+    try:
+        compared, own = draw_equally(cohort, kept, None, asked, SILENT)[:2]
+    except InvalidInputError:  # among the errors
+        compared, own = cohort, kept
+    points, codes, _ = draw_cells(compared, MOST_CELLS, settings.study.random_state, own)
     progress.advance()
     look = look_at(points)
     diagnosis = noise = None
@@ -134,7 +131,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     if len(points) > 2:
         progress.stage("diagnose graph", 1)
         _graph(points[:WARM_CELLS], settings)
-        watch.stage("find neighbours", 1)
+        watch.stage("find neighbors", 1)
         graph = _graph(points, settings)
         watch.stage("diagnose graph", 1)
         diagnosis = graph.diagnose()
@@ -143,7 +140,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
             try:
                 check_components(graph.node_affinity, graph.gather(np.ones((1, len(points))))[0])
             except InvalidInputError as error:
-                refusals.append(error.sentence)
+                errors.append(error.sentence)
         progress.advance()
         progress.stage("assess noise", 1)
         whole = len(points) == compared.sizes[own].sum() == _nodes(settings, len(points))
@@ -156,15 +153,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
         *noise_cautions(noise, asked),
     )
     watch.end()
-    return Checkup(points, codes, look, diagnosis, tuple(refusals), advice, noise, watch.seconds)
-
-
-def _compared(cohort: Cohort, kept: Intp, settings: Settings) -> tuple[Cohort, Intp]:
-    """Return the cells that `compare` would compare, equally many of every sample if asked, and their samples."""
-    try:
-        return draw_equally(cohort, kept, None, settings.study, SILENT)[:2]
-    except InvalidInputError:  # among the refusals
-        return cohort, kept
+    return Checkup(points, codes, look, diagnosis, tuple(errors), advice, noise, watch.seconds)
 
 
 def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
@@ -176,7 +165,7 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
 
 
 def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParameters) -> Iterator[str]:
-    """Yield what a study would say of the table of samples; nothing where it would refuse the table."""
+    """Yield the cautions of a study about the sample metadata; nothing if a study would reject the metadata."""
     if design is not None:
         yield from table_cautions(
             design.table, design.chosen, sizes, asked, blocks=design.blocks, adjust=asked.design, bias=asked.bias
@@ -186,27 +175,27 @@ def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParam
 def assess_noise(
     cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, settings: Settings, *, whole: bool, progress: Progress
 ) -> Noise | None:
-    """Compare samples on a graph over cells drawn, and return how far noise goes; None where that cannot be told.
+    """Compare samples on a graph over drawn cells, and return the sampling noise; None if it cannot be estimated.
 
     Parameters
     ----------
     cohort, kept
-        The cells that `compare` would compare, and which samples it would keep.
+        The cells that `compare` would compare, and the indices of the samples that it would keep.
     graph, codes
-        Over the cells drawn; the sample of each.
+        Graph over the drawn cells, and the sample of each cell.
     settings
-        What `compare` is asked for.
+        Settings of `compare`.
     whole
-        Whether `compare` would make this graph.
+        Whether `compare` would build the same graph.
     progress
-        Told of the stages of a comparison.
+        Receives the stages of the comparison.
     """
     chosen = kept[np.argsort(cohort.sizes[kept], kind="stable")]
     if len(chosen) > MOST_SAMPLES:
         chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_SAMPLES).round().astype(np.int64)]
     try:
         comparison = _compare(graph, codes, np.sort(chosen), settings, progress)
-    except InvalidInputError:  # too few samples, or single cells: `compare` says so itself
+    except InvalidInputError:  # too few samples, or single cells, which `compare` reports itself
         return None
     noise = comparison.uncertainty
     assert noise is not None
@@ -230,35 +219,27 @@ def _compare(graph: Graph, codes: Int32, chosen: Intp, settings: Settings, progr
 
 
 def noise_facts(noise: Noise) -> str:
-    """Return what was found in plain words."""
-    names = {1: ["every sample"], 2: ["smallest sample", "largest"], 3: ["smallest sample", "median", "largest"]}
-    floors = "; ".join(
-        f"{distance:.2g} with {counted(cells, 'cell')} ({name})"
-        for name, (cells, distance) in zip(names[len(noise.floors)], noise.floors.items(), strict=True)
+    """Describe the sampling noise in sentences: as results if `compare` would use the same cells, else as estimates."""
+    if noise.whole:
+        return " ".join(sentence for sentence in noise_sentences(noise.comparison) if sentence not in (NOISY, RELIABLE))
+    return (
+        f"{floor_sentence(noise.floors)} The median corrected distance between samples is {noise.typical:.2g}. These "
+        f"are estimates from {counted(noise.comparison.graph.n_points, 'cell')}; heatmover compare also reports "
+        "split-half retrieval."
     )
-    told = (
-        f"by luck alone two samples of one distribution would lie this far apart: {floors}. Beyond luck the median "
-        f"distance is {noise.typical:.2g}"
-    )
-    if not noise.whole:
-        cells = counted(noise.comparison.graph.n_points, "cell")
-        return f"{told}. These are estimates from {cells}; heatmover compare also cuts samples into halves"
-    assert noise.comparison.uncertainty is not None
-    share = noise.comparison.uncertainty.retrieval
-    return told if share is None else f"{told}. A half of a sample finds its other half: {100 * share:.0f} %"
 
 
 def noise_cautions(noise: Noise | None, asked: StudyParameters) -> Iterator[str]:
-    """Yield what `compare` would say of the noise, where that is known before it runs."""
+    """Yield the caution of `compare` about sampling noise, if this check can predict it."""
     assessed = asked.bias == "corrected" or asked.n_bootstrap > 0
     if noise is not None and noise.whole and assessed and unreliable(noise.comparison):
         yield NOISY
 
 
 def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: int) -> tuple[float, int] | None:
-    """Return about how many seconds and bytes `compare` takes; None where nothing could be timed.
+    """Return the approximate seconds and bytes of `compare`; None if nothing could be timed.
 
-    Each stage of the comparison of the cells drawn is scaled by what it grows with.
+    The time of each stage on the drawn cells is extrapolated to all nodes and samples.
     """
     if checkup.noise is None:
         return None
@@ -269,8 +250,8 @@ def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: 
     grown, samples = nodes / n_drawn, n_samples / len(trial.names)
     growth = {"diffuse measures": grown * samples, "compare": grown * samples**2}
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
-    if nodes < n_cells:  # k-means visits every cell, then the agreement is measured on 10,000 cells
-        total += seconds["find neighbours"] * n_cells / n_drawn + sum(seconds.values()) * 10_000 / n_drawn
+    if nodes < n_cells:  # k-means visits every cell; agreement is measured on 10,000 cells
+        total += seconds["find neighbors"] * n_cells / n_drawn + sum(seconds.values()) * 10_000 / n_drawn
     total += START_SECONDS + SECONDS_PER_PERMUTATION * n_samples**2 * asked.n_permutations * n_variables
     return total, _memory(cohort, settings, nodes, trial)
 
@@ -293,27 +274,28 @@ def _memory(cohort: Cohort, settings: Settings, nodes: int, trial: Any) -> int:
 
 
 def _show_candidates(file: str, quiet: bool) -> NoReturn:
-    """List the columns that could name the samples, and end."""
+    """List the columns that could name the samples, and exit with an error."""
     columns = candidate_columns(file)
     if not quiet:
-        console = output()
-        console.print(Text("Columns that could tell the sample of each cell:\n"))
         table = columns_of("column", "values", "cells per value")
         for candidate in columns[:CANDIDATES_SHOWN]:
             sizes = f"{candidate.fewest:,} or more, median {candidate.median:,.0f}"
             table.add_row(Text(short(candidate.column)), f"{candidate.n_values:,}", sizes)
-        console.print(table)
+        with printed() as console:
+            console.print(Text("Columns that could name the samples:\n"))
+            console.print(table)
     likely = clean(columns[0].column)
     fail(f"Expected --sample-key to name one of these columns, found none; perhaps --sample-key {likely}.")
 
 
 def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
-    """Show what is in a file, and return why `compare` would refuse it, in sentences."""
+    """Show the content of a file, and return the errors that `compare` would raise, in sentences."""
     reading, asked = settings.reading, settings.study
     if reading.sample_key is None and format_of(Path(reading.path)) != "fcs":
         _show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
-        # Without the variables asked for: they are looked at later, and all of them.
+        # Do not require variables when reading, because `check_study` later reports all errors about them, not only the
+        # first.
         named = [*asked.required, *([] if asked.cells is None else [asked.cells])]
         apart = replace(reading, no_features=(*reading.no_features, *named))
         cohort = apart.read([], asked.random_state, progress)
@@ -321,8 +303,9 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
         tested = len(asked.variables or choose_variables(cohort, cohort.samples, None, None))
     cost = estimate(cohort, settings, checkup, tested)
     if not quiet:
-        _show(output(), cohort, checkup, cost, asked)
-    return [in_options(sentence) for sentence in checkup.refusals]
+        with printed() as console:
+            _show(console, cohort, checkup, cost, asked)
+    return [in_options(sentence) for sentence in checkup.errors]
 
 
 def _show(
@@ -339,7 +322,7 @@ def _show(
     for sentence in advice:
         console.print(hanging("-", clean(in_options(sentence)), width=1))
     console.print()
-    if not checkup.refusals:
+    if not checkup.errors:
         console.print(Text("heatmover compare would run.", style="bold"))
 
 
@@ -359,12 +342,14 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
         yield "", unused(cohort.unused)
     drawn = "" if len(checkup.points) == cohort.n_cells else f" among {counted(len(checkup.points), 'cell')} drawn"
     flat = [name for name, constant in zip(cohort.features, checkup.look.constant, strict=True) if constant]
-    constant = f"the same in all cells: {listed(flat, most=4)}" if flat else "none is constant"
-    copies = counted(checkup.look.n_copies, "copy") if checkup.look.n_copies else "no copies"
-    yield "", f"{constant}; {copies} of another cell{drawn}"
+    constant = f"constant: {listed(flat, most=4)}" if flat else "none is constant"
+    copies = counted(checkup.look.n_copies, "duplicate cell") if checkup.look.n_copies else "no duplicate cells"
+    yield "", f"{constant}; {copies}{drawn}"
     if checkup.diagnosis is not None:
-        lines = [line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is"))]
-        yield "graph", " ".join(lines) + (f" (Over {len(checkup.points):,} of the cells.)" if drawn else "")
+        lines = [
+            line for line in str(checkup.diagnosis).splitlines() if not line.startswith(("- ", "All is", "No problem"))
+        ]
+        yield "graph", " ".join(lines) + (f" (Computed from {len(checkup.points):,} cells.)" if drawn else "")
     if checkup.noise is not None:
         yield "noise", noise_facts(checkup.noise)
 
@@ -379,15 +364,15 @@ def _costs(cost: tuple[float, int] | None, asked: StudyParameters) -> Iterator[t
     if cost is not None:
         seconds, memory = cost
         spell = counted(round(seconds), "second") if seconds < 90 else counted(round(seconds / 60), "minute")
-        exact = "" if asked.units is None else ", and what the exact pairs of --units take"
-        drawn = f", and what the replicates of --bootstrap {asked.n_bootstrap} take" if asked.n_bootstrap else ""
+        exact = "" if asked.units is None else ", plus the exact pairs of --units"
+        drawn = f", plus the replicates of --bootstrap {asked.n_bootstrap}" if asked.n_bootstrap else ""
         yield "compare", f"about {spell} and {memory / 1e9:.1f} GB of memory here{exact}{drawn}"
 
 
 def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) -> None:
     table = columns_of("variable", "kind", "values", "missing")
     samples = cohort.samples
-    with suppress(InvalidInputError):  # among the refusals
+    with suppress(InvalidInputError):  # among the errors
         samples = read_variables(samples, asked.numeric, asked.categorical)
     for name in list(samples.columns)[:VARIABLES_SHOWN]:
         column = samples[name]
@@ -407,7 +392,7 @@ def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) ->
     if table.row_count:
         console.print(table)
     else:
-        console.print(Text("No variables of samples: nothing to test. A --sample-sheet can bring some."))
+        console.print(Text("No sample metadata, so nothing to test; --sample-sheet can add some."))
     left = max(len(cohort.samples.columns) - VARIABLES_SHOWN, 0) + max(len(cohort.varying) - VARIABLES_SHOWN, 0)
     if left:
         console.print(Text(f"and {left} more", style="dim"))

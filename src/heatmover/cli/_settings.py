@@ -1,4 +1,4 @@
-"""What a command is asked for: options derived from descriptions of parameters, and values made of what was typed."""
+"""Derive the options of every command from descriptions of parameters, and convert typed text to values; `cli` only."""
 
 from __future__ import annotations
 
@@ -39,78 +39,64 @@ from heatmover.study.parameters import (
 )
 from heatmover.study.scale.pieces import InPieces
 from heatmover.study.scale.pieces import read_cohort as read_in_pieces
-from heatmover.study.scale.stages import connected
+from heatmover.study.scale.stages import connected, is_checkpoint
 
-__all__ = [
-    "OPTIONS",
-    "BuildOptions",
-    "DemoOptions",
-    "MapOptions",
-    "Reading",
-    "Running",
-    "Settings",
-    "candidate_columns",
-    "check_named",
-    "check_outside",
-    "check_places",
-    "check_sample_key",
-    "comparer_of",
-    "in_options",
-    "made",
-    "options_of",
-    "parse_names",
-    "pieces_of",
-    "settings_of",
-    "spelled_out",
-]
-
-INPUT, LARGE = "Input", "Cells that do not fit into memory"
-HEADINGS = (None, INPUT, TESTS, METHOD, LARGE, RUN)
+INPUT, LARGE = "Input", "Out of core"
+# Heading and order of the options that most users need.
+MAIN = "Main options"
+FIRST = (
+    "sample_key", "out", "variables", "block", "adjust", "cells", "representation", "sample_sheet", "standardize",
+    "force",
+)  # fmt: skip
+# Order of the headings in the help; options without a heading belong to one command only.
+HEADINGS = (MAIN, None, INPUT, TESTS, METHOD, LARGE, RUN)
 DEFAULT_MEMORY = "4 GB"
-# The embedding of a demo has about 4 * 10 * samples^2 * cells bytes: this is 3 GB, which most machines have.
+# Largest product samples^2 * cells of a demo. The embedding has about 4 * 10 * samples^2 * cells bytes, so at most 3
+# GB.
 LARGEST_DEMO = 80_000_000
-# Candidates for the column of samples that an error lists.
+# Number of candidates for the sample column that an error lists.
 CANDIDATES = 6
-# Files by which a zarr store is known, and what else is one.
+# Files that mark a zarr store, such as an atlas, an index or a model.
 STORE = (".zgroup", ".zmetadata", "zarr.json")
-ANY_STORE = "every atlas, index, saved model, checkpoint and zarr store"
+ANY_STORE = "all atlases, indexes, saved models, checkpoints and zarr stores"
 
 Made = TypeVar("Made")
 
 
 def check_named(**options: str | None) -> None:
-    """Raise if an option names no place: to the system an empty name is the current folder, and NUL ends a name."""
+    """Raise an error if a path is empty, which means the current folder, or contains NUL, which ends the name."""
     for name, text in options.items():
         if text is not None and (not text or "\0" in text):
             option = name.upper() if name in ("file", "atlas") else f"--{name.replace('_', '-')}"
             advice = "'.' is the current folder" if name == "out" and not text else ""
-            raise InvalidInputError(f"{option} to be a path", quoted_path(text) if text else "an empty one", advice)
+            raise InvalidInputError(f"{option} to be a path", quoted_path(text) if text else "an empty path", advice)
 
 
 def check_places(
     out: str, names: Sequence[str], file: str, sample_sheet: str | None, checkpoint: str | None = None
 ) -> Path:
-    """Return the place of the results, or raise if one place would spoil what is at another.
+    """Return the path of the results, or raise an error if writing would damage the input or a store.
 
-    Results must not replace an input, nor lie in a store of which each file means something; nor must a checkpoint.
+    Results and checkpoint must not replace an input. They must not lie inside a store, because every file in a store
+    belongs to the store.
 
     Parameters
     ----------
     out
         Folder for the results, or a file.
     names
-        Files in the folder; an empty name is ``out`` itself.
+        Names of the files in the folder; an empty name is ``out`` itself.
     file, sample_sheet
-        What is read.
+        Paths of the input.
     checkpoint
-        The store that a run in pieces keeps.
+        Folder of the checkpoint of an out-of-core run.
     """
     check_named(file=file, sample_sheet=sample_sheet, checkpoint=checkpoint, out=out)
     for path in (file, sample_sheet):
         if path and any(_same(Path(path), Path(out) / name) for name in names):
             raise InvalidInputError(
-                "--out that leaves the input alone",
-                f"{quoted_path(path)}, which has the place of a result",
+                "--out that does not overwrite the input",
+                f"that a result would overwrite {quoted_path(path)}",
                 "choose another --out",
             )
     if checkpoint:
@@ -120,23 +106,23 @@ def check_places(
 
 
 def check_outside(option: str, place: str, others: Mapping[str, str | None], *, itself: bool = True) -> None:
-    """Raise if a place that is written to is, or lies in, a store or one of some other places, by what they are.
+    """Raise an error if an output path is, or lies inside, a store or one of the other paths.
 
     Parameters
     ----------
     option
-        Names the place.
+        Option that names the output path.
     place
-        That is written to.
+        Output path.
     others
-        Further places, and what the user calls them. A folder of FCS files may hold results.
+        Other paths, by the names that messages use for them. Results may lie inside a folder of FCS files.
     itself
-        Whether the place must not be a store itself: one that is replaced, or resumed, may.
+        Whether the output path must not be a store itself. Stores that are replaced or resumed are allowed.
     """
     known = {Path(os.path.realpath(path)): what for what, path in others.items() if path}
     real = Path(os.path.realpath(place))
     for folder in (real, *real.parents):
-        is_store = any(os.path.lexists(folder / name) for name in STORE)
+        is_store = any(os.path.lexists(folder / name) for name in STORE) or is_checkpoint(folder)
         what = known.get(folder, ANY_STORE if is_store and (itself or folder != real) else "")
         if what and (is_store or what != "the input"):
             where = "" if folder == real else f" in {quoted_path(str(folder))}"
@@ -148,29 +134,29 @@ def check_outside(option: str, place: str, others: Mapping[str, str | None], *, 
 def _same(first: Path, second: Path) -> bool:
     try:
         return first.samefile(second)
-    except OSError:  # one of them is not there
+    except OSError:  # one of the paths does not exist
         return False
 
 
 def check_sample_key(file: str, sample_key: str | None) -> None:
-    """Raise, with the likely columns, if a file needs a column that names the samples and none was named."""
+    """If a file needs a sample column and the user did not name one, raise an error that lists likely columns."""
     if sample_key is not None or format_of(Path(file)) == "fcs":
         return
     columns = candidate_columns(file)
     likely = [f"{short(each.column)} ({counted(each.n_values, 'value')})" for each in columns[:CANDIDATES]]
     more = f" and {len(columns) - CANDIDATES} more" if len(columns) > CANDIDATES else ""
     raise InvalidInputError(
-        "--sample-key to name the column that tells the sample of each cell",
+        "--sample-key to name the column with the sample of each cell",
         f"none; it could be {', '.join(likely)}{more}, perhaps --sample-key {columns[0].column}",
-        f"heatmover doctor {file} tells more",
+        f"heatmover doctor {file} shows more",
     )
 
 
 def candidate_columns(file: str) -> list[Candidate]:
-    """Return the columns that could name the samples of a file, the likeliest first; raise if there are none."""
+    """Return the columns that could name the samples of a file, the likeliest first, or raise an error."""
     columns = candidates(file)
     if not columns:
-        raise InvalidInputError("--sample-key to name the column of the samples", "no column that could be it")
+        raise InvalidInputError("--sample-key to name the column of the samples", "no suitable column")
     return columns
 
 
@@ -183,7 +169,7 @@ def _components(name: str, count: object) -> object:
 @final
 @dataclass(frozen=True)
 class Reading:
-    """What to read and how: arguments of `heatmover.read_cohort` by their names."""
+    """Arguments of `heatmover.read_cohort`, by name."""
 
     # fmt: off
     path: str = described(
@@ -191,15 +177,15 @@ class Reading:
         help="AnnData (.h5ad, .zarr), table of cells (.csv, .tsv, .csv.gz, .parquet), or folder of .fcs files.")
     sample_key: str | None = described(
         None, "--sample-key -s", "COLUMN", INPUT,
-        help="Column with the sample of each cell; for FCS files, the column of the sample sheet that names them.")
+        help="Column with the sample of each cell; for FCS files, the sample sheet's column of sample names.")
     representation: tuple[str, ...] = described(
         (), "--rep -r", "NAMES", INPUT,
-        help="What tells how near cells are: a key of obsm, X, or columns, channels or genes with commas between them.")
+        help="Representation for cell-cell distances: an obsm key, X, or comma-separated columns.")
     no_features: tuple[str, ...] = described(
         (), "--annotation", "COLUMN", INPUT,
-        help="Column of a table that is no feature, whatever it holds; may be given again.")
+        help="Treat this column as metadata, not as a feature; repeatable.")
     sample_sheet: str | None = described(
-        None, "--sample-sheet", "FILE", INPUT, help="A .csv or .tsv with one row of variables per sample.")
+        None, "--sample-sheet", "FILE", INPUT, help="A .csv or .tsv with one row of metadata per sample.")
     skip_unlisted: bool = described(
         False, "--skip-unlisted", None, INPUT,
         help=f"Leave out files or samples that {argument('sample_sheet')} does not list.")
@@ -207,20 +193,20 @@ class Reading:
         False, "--standardize", None, INPUT, help="Give every feature mean 0 and variance 1.")
     n_components: int | Literal["all"] | None = described(
         None, "--components", "N|all", INPUT, words={"all": "all"}, check=_components,
-        help="Reduce to N principal components; needed above 100 features, which 'all' keeps.")
+        help="Reduce the features to N principal components, or keep all; required above 100 features.")
     cofactor: float | None = described(
         None, "--cofactor", "NUMBER", INPUT,
         help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.")
     transform: str | None = described(
         None, "--transform", "arcsinh|logicle", INPUT, shown="as in the file",
-        help=f"FCS: transform every channel but scatter and time; arcsinh needs {argument('cofactor')}.")
+        help=f"FCS: transform all channels except scatter and time; arcsinh needs {argument('cofactor')}.")
     compensate: bool | None = described(
         None, "--compensate/--no-compensate", None, INPUT, shown="if the files have a spillover matrix",
-        help="FCS: undo the spillover between detectors by the matrix in each file.")
+        help="FCS: compensate spillover between detectors by the matrix in each file.")
     on_missing: Literal["refuse", "drop"] = described(
         "refuse", "--missing", "refuse|drop", INPUT,
         check=check_one_of("refuse", "drop"),
-        help="Cells in which a feature is NaN or infinite: refuse the file, or leave the cells out.")
+        help="If a feature of a cell is NaN or infinite: refuse raises an error, drop leaves the cell out.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -228,10 +214,10 @@ class Reading:
         check_measurement(self.cofactor, self.transform, self.compensate)
 
     def read(self, required: Sequence[str], seed: int, progress: Progress, comparer: Comparer | None = None) -> Cohort:
-        """Read the cohort; variables that are required are looked for before any value is."""
+        """Read the cohort; required variables are checked before any value is read."""
         named = {name: getattr(self, name) for name in descriptions(Reading)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
-        # What compares in pieces looks at every value itself.
+        # An out-of-core run checks values only when it draws cells, so it needs no separate pass for the check.
         read = read_cohort
         if isinstance(comparer, InPieces):
             read = partial(read_in_pieces, memory=comparer.memory)
@@ -240,7 +226,7 @@ class Reading:
     def _representation(self) -> str | tuple[str, ...] | None:
         if not self.representation:
             return None
-        # One name is a matrix of an AnnData file; of a table, or of FCS files, it is the one column wanted.
+        # A single name means a matrix of an AnnData file, but a column of a table or of FCS files.
         matrix = len(self.representation) == 1 and format_of(Path(self.path)) in ("h5ad", "zarr")
         return self.representation[0] if matrix else self.representation
 
@@ -248,7 +234,7 @@ class Reading:
 @final
 @dataclass(frozen=True)
 class Settings:
-    """What decides the numbers: what to read, and what to ask of it; and on how many threads."""
+    """Settings that determine the results: input, study parameters and number of threads."""
 
     reading: Reading
     study: StudyParameters
@@ -259,20 +245,20 @@ class Settings:
             check_integer("n_jobs", self.n_jobs, minimum=1)
 
     def read(self, progress: Progress, comparer: Comparer | None = None) -> Cohort:
-        """Read the cohort for a comparer; the variables asked for are looked for before any value is."""
+        """Read the cohort for a comparer; requested variables are checked before any value is read."""
         cells, required = self.study.cells, self.study.required
         kept_apart = (*self.reading.no_features, *([] if cells is None else [cells]))
         reading = replace(self.reading, no_features=kept_apart)
         return reading.read(required, self.study.random_state, progress, comparer)
 
     def command(self, name: str, further: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the command as it can be given again, with the names of files but not their folders."""
+        """Return the command, so that users can repeat it, with file names but without folders."""
         words = [word for value in (self.reading, self.study) for word in _words(value)]
         return {"name": name, "line": shlex.join(["heatmover", name, Path(self.reading.path).name, *words, *further])}
 
 
 def _words(value: Reading | StudyParameters) -> Iterator[str]:
-    """Yield options and what was given for them, where that is not the default."""
+    """Yield the words of all options whose value is not the default."""
     for name, told in descriptions(type(value)).items():
         given = getattr(value, name)
         if name == "path" or given == told.default:
@@ -284,18 +270,18 @@ def _words(value: Reading | StudyParameters) -> Iterator[str]:
             for item in given:
                 yield from (option, f'"{item}"' if name == "representation" and "," in item else item)
         else:
-            # A name is as it was typed; None, of landmarks, is the word "none".
+            # Text keeps its case; None (for example no landmarks) becomes the word "none".
             text = given if isinstance(given, str) else str(given).lower()
             yield from (option, Path(text).name if name == "sample_sheet" else text)
 
 
 def settings_of(typed: Mapping[str, Any]) -> Settings:
-    """Return the settings of options as they were typed."""
+    """Return the settings from options as typed."""
     return Settings(made(Reading, typed), made(StudyParameters, typed), made(Running, typed).n_jobs)
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an option that may be given several times or once with commas, as in a line of CSV.
+    """Return the names of an option that may be repeated, or contain several names separated by commas as in CSV.
 
     Examples
     --------
@@ -305,19 +291,17 @@ def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
     try:
         names = [name.strip() for line in csv.reader(list(values), skipinitialspace=True, strict=True) for name in line]
     except csv.Error as error:
-        raise InvalidInputError(
-            f"{option} to be names with commas between them", f"{list(values)!r} ({error})"
-        ) from None
+        raise InvalidInputError(f"{option} to be names separated by commas", f"{list(values)!r} ({error})") from None
     if any(not name for name in names):
-        raise InvalidInputError(f"{option} to be names with commas between them", f"{', '.join(values)!r}")
+        raise InvalidInputError(f"{option} to be names separated by commas", f"{', '.join(values)!r}")
     return tuple(names)
 
 
 @contextmanager
 def comparer_of(settings: Settings, running: Running) -> Iterator[Comparer]:
-    """Give what compares: all cells in memory, or in pieces if an option asks for it.
+    """Yield the comparer: in memory, or out of core if any out-of-core option is set.
 
-    Everything that can be refused is refused here, before a cell is read.
+    Settings are checked before any cell is read.
     """
     with pieces_of(running, settings.study) as pieces:
         if pieces is None:
@@ -330,7 +314,7 @@ def comparer_of(settings: Settings, running: Running) -> Iterator[Comparer]:
 
 @contextmanager
 def pieces_of(running: Running, study: StudyParameters) -> Iterator[InPieces | None]:
-    """Give what reads cells in pieces, if an option asks for it, or None; ``study`` says for what."""
+    """Yield an InPieces if any out-of-core option is set, else None; check the parameters in ``study`` for it."""
     if not running.resume and running.memory is running.scheduler is running.checkpoint is None:
         yield None
         return
@@ -346,25 +330,25 @@ def pieces_of(running: Running, study: StudyParameters) -> Iterator[InPieces | N
 @final
 @dataclass(frozen=True)
 class Running:
-    """How a command runs, and where its results go."""
+    """Options for running a command and for its output."""
 
     # fmt: off
     memory: str | None = described(
-        None, "--memory", "SIZE", LARGE, shown="all cells at once; 4GB with an option below",
-        help="Read the cells in pieces, within SIZE, such as 4GB or 800MB.")
+        None, "--memory", "SIZE", LARGE, shown="all cells in memory; 4GB with an option below",
+        help="Process the cells out of core, within SIZE of memory, such as 4GB or 800MB.")
     scheduler: str | None = described(
         None, "--scheduler", "ADDRESS", LARGE, shown="threads of this process",
-        help="Work on the Dask cluster whose scheduler is at ADDRESS, such as tcp://10.0.0.5:8786.")
+        help="Run on the Dask cluster at ADDRESS, such as tcp://10.0.0.5:8786.")
     checkpoint: str | None = described(
-        None, "--checkpoint", "PATH", LARGE, help="Keep all that is finished in a zarr store at PATH.")
+        None, "--checkpoint", "PATH", LARGE, help="Save intermediate results in the folder PATH.")
     resume: bool = described(
         False, "--resume", None, LARGE,
-        help="Go on with the checkpoint if it is there; the result is the same to the bit.")
+        help="Resume from the checkpoint if it exists; the result is bit-identical.")
     out: str = described("", "--out -o", "DIR", RUN, required=True, help="Folder for the results.")
     title: str | None = described(None, "--title", "TEXT", RUN, help="Title of the report.")
     n_jobs: int | None = described(
-        None, "--threads", "N", RUN, shown="all cores", check=check_whole(1), help="Threads to use.")
-    quiet: bool = described(False, "--quiet -q", None, RUN, help="Print nothing but errors.")
+        None, "--threads", "N", RUN, shown="all cores", check=check_whole(1), help="Number of threads.")
+    quiet: bool = described(False, "--quiet -q", None, RUN, help="Print errors only.")
     force: bool = described(False, "--force -f", None, RUN, help="Replace the results of an earlier run.")
     # fmt: on
 
@@ -375,17 +359,18 @@ class Running:
 @final
 @dataclass(frozen=True)
 class DemoOptions:
-    """What a demo simulates, checked."""
+    """Options of `heatmover demo`, checked on creation."""
 
     # fmt: off
     out: str = described("heatmover-demo", "--out -o", "DIR", RUN, help="Folder for the results.")
-    # Two samples of each condition; more points than a graph has neighbours.
+    # These minimums ensure two samples of each condition, and more points than neighbors in the graph.
     samples: int = described(
-        30, "--samples", "N", None, check=check_whole(4), help="Samples, half of them cases; at least 4.")
-    cells: int = described(200, "--cells", "N", None, check=check_whole(10), help="Cells per sample; at least 10.")
+        30, "--samples", "N", None, check=check_whole(4), help="Number of samples, half of them cases; at least 4.")
+    cells: int = described(
+        200, "--cells", "N", None, check=check_whole(10), help="Number of cells per sample; at least 10.")
     effect: float = described(
         2.0, "--effect", "NUMBER", None, check=lambda name, given: check_number(name, given, above=-1, at_most=1000),
-        help="Growth of the odds of one branch in cases; 0 for no difference.")
+        help="Relative increase of the odds of one branch in cases; 0 for no difference.")
     random_state: int = field(default=0, metadata={"parameter": descriptions(StudyParameters)["random_state"]})
     # fmt: on
 
@@ -393,7 +378,7 @@ class DemoOptions:
         check_described(self)
         if self.samples**2 * self.cells > LARGEST_DEMO:
             raise InvalidInputError(
-                f"a demo that fits the memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
+                f"a demo that fits into memory (samples^2 * cells of at most {LARGEST_DEMO:,})",
                 f"{counted(self.samples, 'sample')} of {counted(self.cells, 'cell')}",
                 "use fewer --samples or --cells",
             )
@@ -402,33 +387,30 @@ class DemoOptions:
 @final
 @dataclass(frozen=True)
 class BuildOptions:
-    """Where an atlas is built."""
+    """Options of `heatmover atlas build` only."""
 
-    out: str = described("", "--out -o", "DIR", None, required=True, help="Folder to make, such as kidney.atlas.")
+    out: str = described("", "--out -o", "DIR", RUN, required=True, help="Folder to create, such as kidney.atlas.")
 
 
 @final
 @dataclass(frozen=True)
 class MapOptions:
-    """Which atlas a command reads, and what it tells of samples that are mapped onto it."""
+    """Atlas to read, and options for the report on mapped samples."""
 
     # fmt: off
     atlas: str = described("", "ATLAS", "ATLAS", None, required=True, help="Folder of an atlas.")
     nearest: int | None = described(
-        None, "--nearest -k", "N", None, shown="10, if there are",
-        help="Nearest reference samples that are written, and vote.")
+        None, "--nearest -k", "N", None, shown="10, if available",
+        help="Number of nearest reference samples to report and to use for votes.")
     predict: tuple[str, ...] = described(
-        (), "--predict", "VARIABLE", None, help="Variable of the reference to predict; may be given again.")
-    placement: Literal["nearest", "kernel"] = described(
-        "nearest", "--placement", "WAY", None,
-        help="Where cells go: the nearest node (nearest), or shared with the nodes around it (kernel).")
+        (), "--predict", "VARIABLE", None, help="Reference metadata to predict; repeatable.")
     out: str | None = described(
-        None, "--out -o", "DIR", None,
-        help="Folder for the report and the table; a name that ends in .csv is the table alone.")
+        None, "--out -o", "DIR", RUN,
+        help="Folder for the report and the table; a name ending in .csv writes only the table.")
     # fmt: on
 
 
-# The option for each argument of the package that has one.
+# Command-line option of each Python argument that has one.
 OPTIONS: Mapping[str, str] = {
     name: told.option.split()[0].split("/")[0]
     for parameters in (DemoOptions, MapOptions, Reading, Running, StudyParameters)
@@ -436,7 +418,7 @@ OPTIONS: Mapping[str, str] = {
     if told.option.startswith("-")
 } | {"client": "--scheduler", "pieces": "--memory"}
 
-# What each command takes: all parameters of a class, or those that are named.
+# Parameters of each command: all parameters of a class, or only the listed ones.
 _READ_AGAIN = ("path", "sample_key", "sample_sheet", "skip_unlisted", "on_missing")
 _ANY: tuple[str, ...] = ()
 TAKES: Mapping[str, Mapping[type, tuple[str, ...]]] = {
@@ -457,17 +439,27 @@ TAKES: Mapping[str, Mapping[type, tuple[str, ...]]] = {
 
 
 def options_of(command: str) -> list[Any]:
-    """Return the options and arguments of a command, as typer makes them of the signature of a function."""
+    """Return the options and arguments of a command, which typer creates from the signature of a function."""
     taken = [
         (name, told, get_type_hints(parameters)[name])
         for parameters, named in TAKES[command].items()
         for name, told in descriptions(parameters).items()
         if not named or name in named
     ]
-    taken.sort(key=lambda each: HEADINGS.index(each[1].heading))
+    taken = [
+        (name, replace(told, heading=MAIN if name in FIRST and told.heading is not None else told.heading), hint)
+        for name, told, hint in taken
+    ]
+    taken.sort(
+        key=lambda each: (
+            _is_option(each[1]),  # arguments come before options
+            HEADINGS.index(each[1].heading),
+            each[1].heading == MAIN and FIRST.index(each[0]),
+        )
+    )
 
     def function() -> None:
-        """Stand for a command."""
+        """Carry the signature of a command."""
 
     signature = [_typed(*each) for each in taken]
     function.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
@@ -477,8 +469,13 @@ def options_of(command: str) -> list[Any]:
     return list(typer.main.get_command(app).params)
 
 
+def _is_option(told: Parameter) -> bool:
+    """Return whether a parameter is an option, not an argument."""
+    return told.option.startswith("-")
+
+
 def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
-    """Return a parameter as a command takes it: as text, which is made into values, and refused, by `made`."""
+    """Return a parameter of a command; its type is text, which `made` later converts and checks."""
     many = any(get_origin(each) in (tuple, Sequence) for each in (hint, *get_args(hint)))
     kind: Any = list[str] if many else bool if told.metavar is None else str
     default = (
@@ -489,8 +486,10 @@ def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
         default, named["show_default"] = inspect.Parameter.empty, False
     else:
         kind = kind | None if default is None else kind
-        named["show_default"] = in_options(Sentence(told.shown)) or True
-    if told.option.startswith("-"):
+        named["show_default"] = not told.shown
+        if told.shown:  # typer would write it in parentheses
+            named["help"] += f"  [default: {in_options(Sentence(told.shown))}]"
+    if _is_option(told):
         given: Any = typer.Option(*told.option.split(), rich_help_panel=told.heading, **named)
     else:
         given = typer.Argument(**named)
@@ -498,7 +497,7 @@ def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
 
 
 def made(kind: type[Made], typed: Mapping[str, Any]) -> Made:
-    """Return the value that options ask for as they were typed; what was not given, or not asked, has its default."""
+    """Return an object of class ``kind`` from the typed options; options that were not typed get their defaults."""
     hints, values = get_type_hints(kind), {}
     for name, told in descriptions(kind).items():
         given = typed.get(name)
@@ -512,7 +511,7 @@ def made(kind: type[Made], typed: Mapping[str, Any]) -> Made:
 
 
 def in_options(sentence: str) -> str:
-    """Return a sentence in the words of the command line: its arguments by their options.
+    """Return a sentence in which arguments are replaced by options of the command line.
 
     Examples
     --------
@@ -527,11 +526,11 @@ def in_options(sentence: str) -> str:
 
 def _option(name: str, value: str | None) -> str:
     if name not in OPTIONS:
-        if not name:  # words for Python alone
+        if not name:  # words that only Python users need
             return ""
         return name if value is None else f"{name}={value}"
     given = None if value is None else literal_eval(value)
-    # A flag has no value; what is None in Python is the word none.
+    # A flag has no value; the Python value None is the word "none" on the command line.
     if value is None or given is True:
         return OPTIONS[name]
     if given is False:
@@ -541,7 +540,7 @@ def _option(name: str, value: str | None) -> str:
 
 
 def number(text: str, words: Mapping[str, Any]) -> Any:
-    """Return the number that was typed, or what a word means; other text as it is: whoever takes it refuses it.
+    """Return the number that was typed, or the value of a word; other text is returned unchanged and rejected later.
 
     Examples
     --------
@@ -551,7 +550,7 @@ def number(text: str, words: Mapping[str, Any]) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     try:
-        # A whole number beyond every float is infinite, which whoever takes it refuses.
+        # A whole number too large for a float becomes infinite, which the caller rejects.
         return int(text) if isfinite(float(text)) else float(text)
     except ValueError:
         with suppress(ValueError):
@@ -560,7 +559,7 @@ def number(text: str, words: Mapping[str, Any]) -> Any:
 
 
 def spelled_out(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command, with what an option means, such as --equal-cells, where no number follows it."""
+    """Yield the words of a command, and insert the default of options such as --equal-cells if no number follows."""
     bare = {
         OPTIONS[name]: next(iter(told.words))
         for name, told in descriptions(StudyParameters).items()

@@ -1,4 +1,4 @@
-"""What the terminal shows after a run, the answer first."""
+"""Print the results of a run to the terminal, the main result first; for `cli` only."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from heatmover._base.words import counted, listed, naturally, percent, unused
+from heatmover._base.words import counted, listed, naturally, unused
 from heatmover.cli._terminal import LONGEST_NAME, clean, columns_of, hanging, short
 from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
 from heatmover.statistics import DesignResult
-from heatmover.study.examination import Finding, label, out_of_reach
+from heatmover.study.examination import label, out_of_reach
 from heatmover.study.study import Study
-
-__all__ = ["show_results"]
 
 NEIGHBORS_SHOWN = 3
 SAMPLES_SHOWN = 8
 FINDINGS_SHOWN = 12
 LEAST_NAME = 6
-# Beside a distance of two samples that may be one distribution.
+# Marks a distance that is not significantly above zero.
 ALIKE = "~"
-# From the 256 colours that every terminal knows; the first two are those of the picture of the demo.
+# Colors of groups, from the 256 colors of terminals; the first two match the demo's picture.
 COLORS = ("color(33)", "color(208)", "color(35)", "color(170)", "color(179)", "color(38)")
 
 
 def show_results(console: Console, study: Study, out: Path) -> None:
-    """Print what was found and where it is."""
+    """Print the results, and the files that hold them."""
     console.print()
     console.print(Text(clean(study.headline()), style="bold"))
     if study.findings:
@@ -48,8 +46,8 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     console.print(_nearest_table(study, console.width))
     intervals = study.comparison.intervals
     if intervals is not None:
-        sure = f"{100 * intervals.confidence:g} %"
-        console.print(Text(f"{ALIKE} cannot be told apart: the {sure} interval begins at zero", style="dim"))
+        level = f"{100 * intervals.confidence:g}%"
+        console.print(Text(f"{ALIKE} not distinguishable: the {level} confidence interval includes zero", style="dim"))
     left = len(study.comparison.names) - SAMPLES_SHOWN
     if left > 0:
         console.print(Text(f"and {counted(left, 'more sample')} in distances.csv", style="dim"))
@@ -71,14 +69,14 @@ def _show_findings(console: Console, study: Study) -> None:
         style = "bold" if finding.sure else ""
         table.add_row(
             Text(short(finding.variable), style=style),
-            Text(clean(_effect(finding))),
+            Text(clean(f"{finding.size}{finding.adjustment}")),
             f"{answer.p_value:.2g}",
             Text(f"{finding.q_value:.2g}", style=style),
         )
     if tested:
         console.print(table)
     if len(tested) > 1:
-        console.print(Text("q: the share of false discoveries among variables at least as sure", style="dim"))
+        console.print(Text("q: false discovery rate among all variables tested", style="dim"))
     for finding in tested[:FINDINGS_SHOWN]:
         if finding.undecided:
             console.print(Text(f"{short(finding.variable)}: {out_of_reach(*finding.limit)}.", style="dim"))
@@ -91,10 +89,10 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print(Text(clean(f"{paired.variable}: {paired.pairs}")))
     near = next((finding for finding in tested if finding.separation is not None), None)
     if near is not None:
-        # What pairs tell of the nearest is told already.
-        told = str(near.separation).splitlines()[: 1 if near is paired else 2]
+        # The sentence on pairs already reports the nearest samples.
+        sentences = str(near.separation).splitlines()[: 1 if near is paired else 2]
         console.print()
-        console.print(Text(clean(f"{near.variable}: {' '.join(told)}{near.near_adjusted}")))
+        console.print(Text(clean(f"{near.variable}: {' '.join(sentences)}{near.near_adjusted}")))
     if len(tested) > FINDINGS_SHOWN:
         console.print(Text(f"and {counted(len(tested) - FINDINGS_SHOWN, 'more variable')} in report.html", style="dim"))
     for finding in study.findings:
@@ -103,9 +101,9 @@ def _show_findings(console: Console, study: Study) -> None:
 
 
 def _term_table(design: DesignResult) -> Table:
-    """Return what each term of a design explains."""
-    held = "all others" if design.by == "margin" else "those above"
-    table = columns_of("term", "of all", f"of what {held} leave", "p")
+    """Return the table of the terms of a design."""
+    held = "all others" if design.by == "margin" else "terms above"
+    table = columns_of("term", "R2", f"partial R2 ({held} held fixed)", "p")
     for row in term_rows(design):
         p = "" if row["p"] is None else f"{row['p']:.2g}"
         table.add_row(Text(short(row["term"])), row["share"], row["left"], p)
@@ -113,7 +111,7 @@ def _term_table(design: DesignResult) -> Table:
 
 
 def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
-    """Print what to keep in mind, in a box; in a file, where a box would only be in the way, as a list."""
+    """Print the cautions: in a box on a terminal, as a plain list elsewhere."""
     if not sentences:
         return
     console.print()
@@ -128,7 +126,7 @@ def _show_cautions(console: Console, sentences: Sequence[str]) -> None:
 
 
 def _file_table(out: Path) -> Table:
-    """Return the files that were written, with what each holds."""
+    """Return a table of the written files with their contents."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold", style="dim")
@@ -137,21 +135,8 @@ def _file_table(out: Path) -> Table:
     return grid
 
 
-def _effect(finding: Finding) -> str:
-    answer = finding.answer
-    assert answer is not None
-    if finding.kind == "groups":
-        left = " left" if finding.adjusted else ""
-        return (
-            f"{percent(finding.explained)} of the variation{left} between "
-            f"{counted(len(finding.groups), 'group')}{finding.beside}"
-        )
-    chance = f"{answer.statistic - answer.effect:.2f} by chance"
-    return f"distance correlation {answer.statistic:.2f} ({chance}){finding.beside}"
-
-
 def _nearest_table(study: Study, width: int) -> Table:
-    """Return some samples with those nearest to them: as many as fit beside each other with their distances whole."""
+    """Return a table of samples with as many nearest samples as fit on a line; distances are never truncated."""
     comparison = study.comparison
     distances, indices = comparison.nearest(min(NEIGHBORS_SHOWN, len(comparison.names) - 1))
     variable, groups, styles = _groups(study)
@@ -166,8 +151,8 @@ def _nearest_table(study: Study, width: int) -> Table:
     intervals = comparison.intervals
 
     def far(sample: int, other: int, distance: float) -> str:
-        alike = intervals is not None and not intervals.told_apart[sample, other]
-        # In place of a blank: columns are as wide as a terminal without it.
+        alike = intervals is not None and not intervals.distinguishable[sample, other]
+        # The mark replaces a space, because the columns already take the width of the terminal.
         return f" {ALIKE if alike else ' '}{distance:.3f}"
 
     table = columns_of("sample", *([short(variable)] if variable else []), *("nearest", "second", "third")[:count])
@@ -179,7 +164,7 @@ def _nearest_table(study: Study, width: int) -> Table:
 
 
 def _room(names: list[str], groups: list[str], distance: int, most: int, width: int) -> tuple[int, int]:
-    """Return how many of the nearest fit beside a sample, and the letters of a name; names are cut before distances."""
+    """Return how many nearest samples fit on a line, and the largest length of names; longer names are truncated."""
     name = max(cell_len(short(each)) for each in names)
     taken = max(map(cell_len, groups)) + 2 if groups else 0
     for count in range(most, 0, -1):
@@ -189,7 +174,7 @@ def _room(names: list[str], groups: list[str], distance: int, most: int, width: 
 
 
 def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
-    """Return the first grouping that was tested, the group of each sample and a colour of each group."""
+    """Return the name of the first tested variable with groups, the group of each sample, and a color per group."""
     n_samples = len(study.comparison.names)
     first = next(
         (finding for finding in study.findings if finding.kind == "groups" and finding.answer is not None), None
@@ -201,7 +186,7 @@ def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
 
 
 def _some_of_each(groups: list[str]) -> list[int]:
-    """Return the samples to show, in order: all if they are few, else in turn one of each group."""
+    """Return the samples to show, in order: all if they are few, otherwise an equal number from each group."""
     order = {name: place for place, name in enumerate(naturally(set(groups)))}
     members = [[i for i, group in enumerate(groups) if group == name] for name in order]
     turns = [i for turn in zip_longest(*members) for i in turn if i is not None]
@@ -217,6 +202,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
             "cells",
             clean(f"{counted(len(source['dimensions']), 'feature')}: {listed(source['dimensions'], most=4)}{left}."),
         )
-    advice = " ".join(diagnosis.advice) or "All is well."
+    yield "outliers", clean(study.outliers()["sentence"])
+    advice = " ".join(diagnosis.advice) or "No problems found."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {advice}"
     yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."

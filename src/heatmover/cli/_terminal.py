@@ -1,17 +1,16 @@
-"""Print to the terminal: progress, errors in one line, tables, names without control codes; report lost output."""
+"""Print to the terminal: progress, errors in one line, tables, names without control codes; for `cli` only."""
 
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import NoReturn, final
 
 import typer
 from rich.console import Console
@@ -22,41 +21,44 @@ from rich.text import Text
 
 from heatmover._base.progress import SILENT, Progress
 
-__all__ = [
-    "LONGEST_NAME",
-    "clean",
-    "columns_of",
-    "fail",
-    "hanging",
-    "output",
-    "short",
-    "tell",
-    "watched",
-    "whole_output",
-    "written",
-]
-
-# Columns of words, which may take several lines.
+# Headers of columns whose text may be wrapped.
 WORDY = ("effect", "values")
 LONGEST_NAME = 24
-# Stages of fewer steps are over before a rate is known.
+# Width for output to a pipe or a file, so that no line is wrapped.
+UNWRAPPED = 10_000
+# Fewest steps of a stage for which a rate is shown; shorter stages end before the rate can be estimated.
 LONG = 10_000
 
 
 def output(*, stderr: bool = False) -> Console:
-    """Return the console that everything is printed on."""
+    """Return a console for standard output, or for standard error."""
     stream = sys.stderr if stderr else sys.stdout
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        # A name that the terminal's alphabet lacks must not end an hour's work.
+        # A name with characters that the terminal cannot encode must not end an hour's work.
         reconfigure(errors="backslashreplace")
-    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNWRAPPED
+    return console
+
+
+@contextmanager
+def printed() -> Iterator[Console]:
+    """Yield a console for results; lines to a pipe or a file are not padded."""
+    console = output()
+    if console.is_terminal:
+        yield console
+        return
+    with console.capture() as capture:
+        yield console
+    console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def clean(text: object) -> str:
-    r"""Return text on one line whose every character shows itself.
+    r"""Return text on one line, with control characters as visible escapes.
 
-    Names come from files: an escape sequence in one could hide or repaint what the terminal shows.
+    Names come from files, and an escape sequence in a name could change what the terminal shows.
 
     Examples
     --------
@@ -74,93 +76,38 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-class LostOutputError(Exception):
-    """What was printed did not arrive: the disk behind it is full, or nobody reads on."""
-
-    def __init__(self, error: OSError) -> None:
-        self.error, self.comfort = error, ""
-        super().__init__(str(error))
-
-
-@final
-class _Guarded:
-    """A stream that hands its failures to a function, apart from those of the files that a command writes."""
-
-    def __init__(self, stream: Any, failed: Callable[[OSError], None]) -> None:
-        self._stream, self._failed = stream, failed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write text, if that goes."""
-        try:
-            self._stream.write(text)
-        except OSError as error:
-            self._failed(error)
-        return len(text)
-
-    def flush(self) -> None:
-        """Bring text on its way, if that goes."""
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._failed(error)
-
-
-def _lose(error: OSError) -> NoReturn:
-    raise LostOutputError(error) from error
-
-
-def _forgive(_: OSError) -> None:
-    """Do nothing: progress that cannot be shown must not end an hour's work."""
-
-
 @contextmanager
 def whole_output() -> Iterator[None]:
-    """Run a command; if its output does not arrive, say so and exit with code 2, or with 1 if nobody reads on."""
-    before = sys.stdout, sys.stderr
-    # A stream that was closed before we began is None.
-    streams = [io.StringIO() if stream is None else stream for stream in before]
-    sys.stdout, sys.stderr = _Guarded(streams[0], _lose), _Guarded(streams[1], _forgive)
+    """Run a command; if its output cannot be printed, report it and exit with code 2, or 1 if the pipe was closed."""
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()
-    except LostOutputError as lost:
-        if lost.error.errno == errno.EPIPE:
-            raise SystemExit(1) from None
-        sys.stderr.write(f"Error: Could not print what was found ({lost.error.strerror}){lost.comfort}.\n")
-        raise SystemExit(2) from None
-    finally:
-        for stream in streams:
-            _finish(stream)
-        sys.stdout, sys.stderr = before
-
-
-def _finish(stream: Any) -> None:
-    """Flush a stream; if that fails let the rest go nowhere, or Python would complain when it ends."""
-    try:
-        stream.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+            if sys.stdout is not None:  # closed before the command began
+                sys.stdout.flush()
+    except OSError as error:
+        if error.errno is None:  # not a system error: some libraries derive their own errors from OSError
+            raise
+        if error.errno != errno.EPIPE:
+            where = "".join(getattr(error, "__notes__", ()))
+            sys.stderr.write(f"Error: Could not print the results ({error.strerror}){where}.\n")
+        with suppress(OSError):  # discard the remaining output; otherwise Python reports errors when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1 if error.errno == errno.EPIPE else 2) from None
 
 
 @contextmanager
 def written(out: Path) -> Iterator[None]:
-    """Say, should the output be lost, that the results are not."""
+    """If output cannot be printed, add the folder of the results to the error message."""
     try:
         yield
-    except LostOutputError as lost:
-        lost.comfort = f"; the results are in {clean(out)}"
+    except OSError as error:
+        error.add_note(f"; the results are in {clean(out)}")
         raise
 
 
-def hanging(name: str, text: str, *, width: int = 6) -> Table:
-    """Return text that hangs beside its name."""
+def hanging(name: str, text: str, *, width: int = 8) -> Table:
+    """Return a name followed by text with a hanging indent."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True, width=width)
     grid.add_column(overflow="fold")
@@ -177,9 +124,18 @@ def columns_of(*headers: str) -> Table:
 
 
 def short(name: object, longest: int = LONGEST_NAME) -> str:
-    """Return a name that fits into a column."""
+    """Return a name that fits into a column; long names lose their middle, because names often differ at their ends.
+
+    Examples
+    --------
+    >>> short("pbmc_patient_0001_day_14_replicate_2")
+    'pbmc_patien...eplicate_2'
+    """
     text = clean(name)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    if len(text) <= longest:
+        return text
+    end = (longest - 3) // 2
+    return f"{text[: longest - 3 - end]}...{text[len(text) - end :]}"
 
 
 def tell(sentence: str) -> None:
@@ -195,7 +151,7 @@ def fail(sentence: str) -> NoReturn:
 
 @contextmanager
 def watched(quiet: bool) -> Iterator[Progress]:
-    """Give a progress that draws bars in a terminal, writes a line per stage elsewhere, or says nothing."""
+    """Yield a progress receiver that draws bars in a terminal, writes one line per stage elsewhere, or is silent."""
     console = output(stderr=True)
     if quiet:
         with warnings.catch_warnings():
@@ -213,14 +169,14 @@ def watched(quiet: bool) -> Iterator[Progress]:
             _Pace(),
         )
         with Bars(*columns, console=console) as bars:
-            watcher = _Stages(bars)
+            watcher = _ProgressBars(bars)
             yield watcher
             watcher.end()
 
 
 @final
 class _Pace(ProgressColumn):
-    """Rate and time left of a stage that counts many things, such as cells."""
+    """Column with rate and remaining time, for stages with many steps, such as cells."""
 
     def render(self, task: Task) -> Text:
         if not task.total or task.total < LONG or task.finished or not task.speed or task.time_remaining is None:
@@ -231,21 +187,22 @@ class _Pace(ProgressColumn):
 
 @final
 class _Lines:
-    """Progress where nothing can be redrawn: the name of each stage as it begins."""
+    """Progress for output that cannot be redrawn: prints the name of each stage when it begins."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def stage(self, name: str, total: int) -> None:  # noqa: ARG002
-        self._console.print(f"{name} ...")
+        with suppress(OSError):  # a failure to show progress must not end an hour's work
+            self._console.print(f"{name} ...")
 
     def advance(self, steps: int = 1) -> None:
         """Write nothing."""
 
 
 @final
-class _Stages:
-    """Progress as bars, one below the other; a stage of a single step pulses until it has ended."""
+class _ProgressBars:
+    """Progress as one bar per stage; the bar of a stage with a single step pulses until the stage ends."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars

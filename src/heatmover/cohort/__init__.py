@@ -1,4 +1,4 @@
-"""Cohorts: cells of many samples with variables of the samples, read from the files biologists have."""
+"""Read cohorts (cells of many samples, with sample metadata) from single-cell and cytometry files; for users."""
 
 from heatmover.cohort.cohort import Cohort, Source
 from heatmover.cohort.formats.fcs import Logicle

@@ -1,8 +1,10 @@
-"""Which columns of a file could tell the sample of each cell."""
+"""Suggest which columns of a file could identify the sample of each cell.
+
+For the command line; reads columns that may hold labels, not the features.
+"""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,29 +17,21 @@ from heatmover._base.words import readable
 from heatmover.cohort.formats.anndata import columns_of_cells, open_anndata
 from heatmover.cohort.formats.tables import DelimitedReader, ParquetReader, read_head, unmeasured_columns
 from heatmover.cohort.read import KINDS, format_of
-from heatmover.cohort.reader import Reader
-from heatmover.cohort.samples import factorize, number_pattern
+from heatmover.cohort.reader import Selection
+from heatmover.cohort.samples import factorize, number_pattern, unlikely_samples
 
-__all__ = ["Candidate", "candidates"]
-
-# Names of what is measured at once, and of whom it is from; then of what may be either.
-LIKELY = re.compile(
-    r"sample|specimen|biopsy|library|orig\.?ident|replicate|aliquot|"
-    r"patient|donor|subject|individual|participant|mouse|animal"
-)
-PERHAPS = re.compile(r"batch|_id$|^id$|sample|patient|donor|subject")
-# Of samples, but no names of them: sample_type, patient_group, donor_age.
-OF_SAMPLES = re.compile(r"type|group|class|status|condition|site|tissue|source|sex|age$|stage|treat|disease|date|time")
-# Samples have cells; what has fewer per value is rather a name of cells.
+# A column with fewer cells per value probably contains names of cells, not of samples.
 FEW_CELLS = 10
-# Columns to return, and the likeliest ones, which are counted in one pass over the file.
+# Largest number of columns to return, and largest number of columns to count in one pass over the file.
 MOST, TOGETHER = 20, 50
+# Key under which values that cannot be names are counted.
+NO_NAME = object()
 
 
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """A column with its number of different values and, per value, the fewest and the median number of cells."""
+    """A column, the number of its distinct values, and the smallest and median number of cells per value."""
 
     column: str
     n_values: int
@@ -45,39 +39,49 @@ class Candidate:
     median: float
 
 
-def candidates(file: str, *, most: int = MOST) -> list[Candidate]:
-    """Return the columns that could name the samples, the likeliest first, at most so many.
+def candidates(file: str) -> list[Candidate]:
+    """Return at most 20 columns that could identify the samples, the likeliest first.
 
-    A column of text or whole numbers with at least two values, which has two cells or more for each value on average.
-    Of columns whose names are those of samples or of people the finest comes first: the patients of 16 samples are
-    not the samples.
+    A candidate contains text or whole numbers, and has at least two values and on average at least two cells per value.
+    Columns with names of samples or donors come first, sorted by decreasing number of values, because a file of 16
+    samples from 8 patients may have both columns. Columns with names of cell types or clusters come last.
     """
-    columns = sorted(_columns(file), key=_unlikely)[:TOGETHER]
-    columns_of_samples = _counted(file, columns) if columns else []
-    columns_of_samples.sort(key=lambda each: (_rank(each), -each.n_values if _rank(each) == 0 else 0))
-    return columns_of_samples[:most]
+    format = format_of(Path(file))
+    with readable(file, KINDS[format]):
+        reader = _label_reader(file, format)
+        counts: dict[str, Counter[Any]] = {}
+        for labels, others, _ in () if reader is None else reader.label_blocks():
+            for column, values in {reader.sample_key: labels, **others}.items():
+                counts.setdefault(column, Counter()).update(_sizes(values))
+    columns = [
+        Candidate(column, len(sizes), min(sizes.values()), float(sorted(sizes.values())[len(sizes) // 2]))
+        for column, sizes in counts.items()
+        if len(sizes) >= 2 and sizes.total() >= 2 * len(sizes) and NO_NAME not in sizes
+    ]
+    columns.sort(key=lambda each: (_rank(each), -each.n_values if _rank(each) == 0 else 0))
+    return columns[:MOST]
 
 
-def _unlikely(column: str) -> int:
-    """Return 0 for the name of samples or of people, 1 for what may be one, 2 for any other."""
-    name = column.lower()
-    if LIKELY.search(name) and not OF_SAMPLES.search(name):
-        return 0
-    return 1 if PERHAPS.search(name) else 2
+def _label_reader(file: str, format: str) -> Any:
+    """Return a reader of the likeliest columns, without features; None if all columns contain measurements."""
+    if format == "csv":
+        layout, head = read_head(file)
+        names = [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
+    else:
+        names = unmeasured_columns(file) if format == "parquet" else columns_of_cells(file, format)
+    if not names:
+        return None
+    first, *others = sorted(names, key=unlikely_samples)[:TOGETHER]
+    about: dict[str, Any] = {"kind": KINDS[format], "features": (), "annotations": tuple(others)}
+    if format == "csv":
+        return DelimitedReader(file, layout, first, **about)
+    if format == "parquet":
+        return ParquetReader(file, first, **about)
+    return open_anndata(file, format, None, Selection(first, annotations=others))
 
 
 def _rank(candidate: Candidate) -> int:
-    return max(_unlikely(candidate.column), candidate.median < FEW_CELLS)
-
-
-def _columns(file: str) -> list[str]:
-    """Return the columns of a file but for those that begin with measurements."""
-    format = format_of(Path(file))
-    with readable(file, KINDS[format]):
-        if format == "csv":
-            layout, head = read_head(file)
-            return [name for name, texts in head.items() if name and not _measured(texts, layout.decimal)]
-        return unmeasured_columns(file) if format == "parquet" else columns_of_cells(file, format)
+    return max(unlikely_samples(candidate.column), candidate.median < FEW_CELLS)
 
 
 def _measured(texts: Sequence[str], decimal: str) -> bool:
@@ -85,42 +89,13 @@ def _measured(texts: Sequence[str], decimal: str) -> bool:
     return any(decimal in text and pattern.fullmatch(text.strip()) for text in texts)
 
 
-def _counted(file: str, columns: Sequence[str]) -> list[Candidate]:
-    """Count the values of columns in one pass over the file, and return those that could name the samples."""
-    # What the features would be is of no interest yet: labels only.
-    format, counts = format_of(Path(file)), {column: Counter[Any]() for column in columns}
-    with readable(file, KINDS[format]):
-        reader: Reader
-        about: dict[str, Any] = {"kind": KINDS[format], "features": (), "annotations": tuple(columns[1:])}
-        if format == "csv":
-            reader = DelimitedReader(file, read_head(file)[0], columns[0], **about)
-        elif format == "parquet":
-            reader = ParquetReader(file, columns[0], **about)
-        else:
-            reader = open_anndata(
-                file, format, None, sample_key=columns[0], representation=None, annotations=columns[1:]
-            )
-        for labels, others, _ in reader.label_blocks():
-            for column in list(counts):
-                sizes = _sizes(labels if column == columns[0] else others[column])
-                if sizes is None:
-                    del counts[column]
-                else:
-                    counts[column].update(sizes)
-    return [
-        Candidate(column, len(sizes), min(sizes.values()), float(sorted(sizes.values())[len(sizes) // 2]))
-        for column, sizes in counts.items()
-        if len(sizes) >= 2 and sizes.total() >= 2 * len(sizes)
-    ]
-
-
-def _sizes(block: Any) -> dict[Any, int] | None:
-    """Return how many cells have each value, or None for lists and measurements, which name nothing."""
+def _sizes(block: Any) -> dict[Any, int]:
+    """Count the cells of each value; lists and measurements, which cannot be names, are counted as `NO_NAME`."""
     try:
         codes, values = factorize(block)
     except TypeError:
-        return None
-    if any(isinstance(value, float) and value != int(value) for value in values[:1000]):
-        return None
+        return {NO_NAME: 1}
+    if any(isinstance(value, float) and not value.is_integer() for value in values[:1000]):
+        return {NO_NAME: 1}
     sizes = np.bincount(codes[codes >= 0], minlength=len(values)).tolist()
     return {value: size for value, size in zip(values, sizes, strict=True) if size}

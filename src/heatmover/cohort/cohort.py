@@ -1,4 +1,7 @@
-"""`Cohort`: cells of many samples, on disk until they are asked for, their source, and shifts of batches."""
+"""Define `Cohort`, the cells of many samples, which stay on disk until they are read; and shift batches.
+
+For users as `heatmover.Cohort`, and for all other modules. Reads the files of the cohort, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,28 @@ from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.types import Float64, FloatArray, Int32, Int64
+from heatmover._base.types import Float64, FloatArray, Int32, Int64, IntArray
 from heatmover._base.validation import check_integer
-from heatmover._base.words import counted, quoted, readable
+from heatmover._base.words import counted, find, quoted, readable
 from heatmover.cohort.formats.fcs import fcs_files
 from heatmover.cohort.reader import Block, Reader, described
 from heatmover.cohort.samples import check_annotation, check_variable, read_annotation
-from heatmover.cohort.values import Projection, all_finite, block_rows, look_through, refusal
+from heatmover.cohort.values import Projection, block_rows, look_through, not_finite, not_finite_error
 from heatmover.errors import InvalidInputError
-
-__all__ = ["Cohort", "ShiftedReader", "Source", "shifted_cohort"]
 
 
 @final
 @dataclass(frozen=True)
 class Source:
-    """The file or folder that a cohort was read from.
+    """The file or folder from which a cohort was read.
 
     Attributes
     ----------
     path
-        As it was given; empty for an AnnData object in memory.
+        Path as the user gave it; empty for an AnnData object in memory.
     format
         ``"h5ad"``, ``"zarr"``, ``"csv"``, ``"parquet"``, ``"fcs"`` or ``"AnnData"``.
     sample_sheet
@@ -54,10 +56,10 @@ class Source:
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the bytes, read in blocks at the first request.
+        """SHA-256 of the file, computed at the first access.
 
-        Of one file it is what ``sha256sum`` prints; of a folder, or a file with a sample sheet, that of the names
-        and checksums of all files.
+        For a single file, the value equals the output of ``sha256sum``. For a folder, or a file with a sample sheet,
+        the value is the checksum of a list with the names and checksums of all files.
         """
         if not self.path:
             return ""
@@ -72,7 +74,7 @@ class Source:
         if not top.is_dir():
             yield "", top
         elif self.format == "fcs":
-            # Other files in the folder, such as notes, are no part of the input.
+            # Other files in the folder, such as notes, are not part of the input.
             yield from ((path.name, path) for path in fcs_files(top))
         else:
             yield from sorted((path.relative_to(top).as_posix(), path) for path in top.rglob("*") if path.is_file())
@@ -88,34 +90,36 @@ def _digest(path: Path) -> str:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Cohort:
-    r"""Cells of many samples and the variables of the samples; `read_cohort` makes one.
+    r"""The cells of many samples with their sample metadata, as returned by `read_cohort`.
 
-    The values of the cells stay on disk: `chunks` reads them piece by piece, `points` all at once. A cohort holds
-    no open file and can be sent to another process.
+    The values of the cells stay on disk: `chunks` reads them block by block, and `points` reads all cells at once. A
+    cohort has no open files, so it can be sent to another process.
 
     Attributes
     ----------
     names
         Name of each sample, in natural order: s2 before s10.
     codes
-        ``(n_cells,)``, int32: the sample of each cell, as a position in ``names``. Read-only.
+        ``(n_cells,)``, int32, read-only: sample of each cell, as an index into ``names``.
     features
-        Name of each dimension.
+        Name of each dimension of the points.
     samples
-        DataFrame with one row per sample, in the order of ``names``: every annotation that is constant within
-        samples.
+        Sample metadata: a DataFrame with one row per sample, in the order of ``names``, and one column for every
+        annotation that is constant within samples.
     varying
-        The other annotations, with the number of samples within which each varies.
+        Number of samples in which an annotation varies, by name of the annotation; without annotations that vary in no
+        sample.
     warnings
-        What the user should know, in sentences.
+        Warnings for the user, in sentences.
     source
-        Where it was read from.
+        File or folder from which the cohort was read.
     reader, projection
-        How the values of the cells are read, and how they become points.
+        Reader of the values of the cells, and projection of these values to points.
     unused
-        Columns of a table, or channels, that are no features though nobody chose the features, and why.
+        Columns or channels that are not features, each with the reason; empty if the user named the features.
     unchecked
-        Whether nobody has looked at every value yet: whatever reads them does, and raises what `checked` raises.
+        Whether some values have not been checked. They are checked when they are read, with the same error as in
+        `checked`.
 
     Examples
     --------
@@ -154,7 +158,7 @@ class Cohort:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.codes.flags.writeable = False  # a pickle forgets it
+        self.codes.flags.writeable = False  # set again, because pickling drops this flag
 
     @property
     def n_cells(self) -> int:
@@ -168,41 +172,41 @@ class Cohort:
 
     @cached_property
     def sizes(self) -> Int64:
-        """``(n_samples,)``: number of cells of each sample."""
+        """Number of cells of each sample, ``(n_samples,)``."""
         return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
 
     @property
     def explained_variance(self) -> Float64:
-        """``(n_dimensions,)``: share of the variance in each principal component; empty without PCA."""
+        """Share of the variance in each principal component, ``(n_dimensions,)``; empty without PCA."""
         return self.projection.explained
 
     @property
     def measured(self) -> dict[str, Any]:
-        """How values of FCS files became features: cofactor, transform, compensate; empty for other files."""
+        """Options by which FCS files were converted to features (cofactor, transform, compensate); else empty."""
         base = self.reader.base
         return dict(base.measured._asdict()) if hasattr(base, "measured") else {}
 
     def chunks(
         self, size: int | None = None, *, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[FloatArray, Int32]]:
-        """Read the cells in order, a few at a time.
+        """Yield the cells in order, in blocks.
 
         Parameters
         ----------
         size
-            Largest number of cells of a chunk; a chunk may be smaller, for instance at the end of an FCS file.
-            Default: as many as take 16 MB.
+            Largest number of cells in a block; a block may be smaller, for instance at the end of an FCS file. Default:
+            the number of cells that take 16 MB.
         start, stop
-            The range of cells wanted; default all. To reach a range in a CSV file everything before it is read too.
+            Range of cells; default: all. In a CSV file, all lines before the range are also read.
 
         Yields
         ------
         points : ndarray of shape (n_rows, n_dimensions)
-            float32 if the file holds that, else float64.
+            float32 if the file stores float32, else float64.
         codes : ndarray of shape (n_rows,)
-            Sample of each cell, as a position in ``names``.
+            Sample of each cell, as an index into ``names``.
         """
-        size = self._default_size() if size is None else check_integer("size", size, minimum=1)
+        size = block_rows(len(self.reader.features)) if size is None else check_integer("size", size, minimum=1)
         start = check_integer("start", start, minimum=0)
         stop = self.n_cells if stop is None else check_integer("stop", stop, minimum=start)
         if stop > self.n_cells:
@@ -222,44 +226,44 @@ class Cohort:
         return result
 
     def checked(self, progress: Progress = SILENT) -> Cohort:
-        """Return the cohort after a look at every value, or raise as `read_cohort` does if one is NaN or infinite.
+        """Check every value and return the cohort; NaN and infinity raise the same error as in `read_cohort`.
 
         Parameters
         ----------
         progress
-            Told how many cells were looked at.
+            Receives the number of checked cells.
         """
         if not self.unchecked:
             return self
         with readable(self.source.path, self.reader.kind):
             looked = look_through(self.reader, self.n_cells, progress)
         if looked.rows.size:
-            raise refusal(looked, self.reader, self.names, self.codes)
+            raise not_finite_error(looked, self.reader, self.names, self.codes)
         return replace(self, unchecked=False)
 
     def labels(self) -> npt.NDArray[np.object_]:
-        """Return the name of each cell's sample, ``(n_cells,)``."""
-        # Not a NumPy string array: one long name would make every cell's label as long.
+        """Return the sample name of each cell, ``(n_cells,)``."""
+        # Use objects, because in a NumPy string array all labels would take as much memory as the longest name.
         return np.array(self.names, dtype=object)[self.codes]
 
     def variable(self, name: str) -> Any:
-        """Return one variable of the samples as a Series, or say why there is none of this name."""
+        """Return one column of the sample metadata as a Series, or raise an error if it does not exist."""
         return self.samples[check_variable(name, list(self.samples.columns), self.varying, len(self.names))]
 
     def annotation(self, name: str) -> tuple[Int32, tuple[str, ...]]:
-        """Read an annotation of the cells, such as their types, from the file.
+        """Read an annotation of the cells, such as the cell type, from the file.
 
         Parameters
         ----------
         name
-            One of ``varying``.
+            Name of the annotation, one of ``varying``.
 
         Returns
         -------
         codes : ndarray of shape (n_cells,)
-            The value of each cell as a position in ``names``; -1 where it is missing.
+            Value of each cell, as an index into the returned names; -1 if it is missing.
         names : tuple of str
-            The values, in natural order.
+            Distinct values, in natural order.
         """
         check_annotation(name, self.reader, self.varying, self.samples.columns)
         with readable(self.source.path, self.reader.kind):
@@ -268,22 +272,48 @@ class Cohort:
             raise _changed(counted(self.n_cells, "cell"), f"{codes.size}")
         return codes, names
 
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        """Names of the two-dimensional embeddings of the cells in the file, such as ``"X_umap"``; UMAP is first."""
+        with readable(self.source.path, self.reader.kind):
+            return self.reader.embeddings
+
+    def embedding(self, name: str, rows: IntArray) -> Float64:
+        """Return the coordinates of the cells in ``rows`` in an embedding of the file, ``(n_rows, 2)``.
+
+        Parameters
+        ----------
+        name
+            Name of the embedding, one of ``embeddings``.
+        rows
+            ``(n_rows,)``: row numbers of the cells, ascending.
+        """
+        find(name, self.embeddings, "an embedding of the cells with two columns")
+        places, done = np.empty((len(rows), 2)), 0
+        with readable(self.source.path, self.reader.kind):
+            reader = self.reader.of_embedding(name)
+            for block in reader.blocks(0, self.n_cells, block_rows(2)):
+                first, last = np.searchsorted(rows, (done, done + block.shape[0]))
+                part = block[rows[first:last] - done]
+                places[first:last] = part.toarray() if sp.issparse(part) else part
+                done += block.shape[0]
+        if done != self.n_cells:
+            raise _changed(counted(self.n_cells, "cell"), f"{done}")
+        return places
+
     def _chunks(self, size: int, start: int, stop: int) -> Iterator[tuple[FloatArray, Int32]]:
         done = start
         with readable(self.source.path, self.reader.kind):
             for block in self.reader.blocks(start, stop, size):
                 rows = block.shape[0]
-                if self.unchecked and not all_finite(block):
-                    self.checked()  # which tells of all values, not of this block's
-                    raise _changed("finite values", "others")
+                if self.unchecked and not_finite(block)[0]:
+                    self.checked()  # the error states the number of bad values in all blocks
+                    raise _changed("finite values", "NaN or infinity")
                 yield self.projection.apply(block), self.codes[done : done + rows]
                 done += rows
         if done != stop:
             self.checked()
             raise _changed(counted(stop - start, "cell"), f"{done - start}")
-
-    def _default_size(self) -> int:
-        return block_rows(len(self.reader.features))
 
     def __repr__(self) -> str:
         place = f"from {quoted(Path(self.source.path).name)}" if self.source.path else "in memory"
@@ -300,18 +330,18 @@ def _changed(expected: str, found: str) -> InvalidInputError:
 @final
 @dataclass(frozen=True, eq=False)
 class ShiftedReader(Reader):
-    """The points of another reader, each moved by the shift of its batch.
+    """Reader of the points of another reader, from which the shifts of the batches are subtracted.
 
     Attributes
     ----------
     projection
-        Makes points of the values.
+        Projection of values to points.
     batches
-        ``(n_rows,)``: batch of each row from ``first`` on; -1 stays where it is.
+        ``(n_rows,)``: batch of each row, starting with row ``first``; -1 for rows that are not shifted.
     shifts
-        ``(n_batches, n_dimensions)``: taken off the points of each batch.
+        ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch.
     first
-        Row of the first batch.
+        Row number to which the first entry of ``batches`` belongs.
     """
 
     projection: Projection
@@ -320,8 +350,8 @@ class ShiftedReader(Reader):
     first: int = 0
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the moved points of a range of cells."""
-        # The last row of the table is for cells that stay.
+        """Yield the shifted points of a range of cells."""
+        # The last row, zero, is selected by batch -1: these cells are not shifted.
         table = np.vstack([self.shifts, np.zeros((1, self.shifts.shape[1]))])
         done = start - self.first
         for block in self.inner.blocks(start, stop, size):
@@ -330,27 +360,23 @@ class ShiftedReader(Reader):
             yield np.ascontiguousarray(points - table[rows], dtype=points.dtype)
             done += len(points)
 
-    def place(self, row: int) -> str:
-        """Return where a cell is in the file."""
-        return str(self.inner.place(row))
-
     def within(self, start: int, stop: int) -> Self:
-        """Return a reader that knows the batches of a range of cells only."""
+        """Return a reader that contains the batches of only a range of cells, so that less data is sent to workers."""
         return replace(self, batches=self.batches[start - self.first : stop - self.first], first=start)
 
 
 def shifted_cohort(cohort: Cohort, batches: npt.NDArray[np.int16], shifts: Float64) -> Cohort:
-    """Return a cohort whose points are moved by the shift of their sample's batch.
+    """Return a cohort from whose points the shifts of the batches are subtracted.
 
     Parameters
     ----------
     cohort
-        As it was read.
+        Cohort as it was read.
     batches
-        ``(n_samples,)``: batch of each sample; -1 stays where it is.
+        ``(n_samples,)``: batch of each sample; -1 for samples that are not shifted.
     shifts
-        ``(n_batches, n_dimensions)``: taken off.
+        ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch.
     """
-    known = described(cohort.reader, features=cohort.features)
-    reader = ShiftedReader(cohort.projection, batches[cohort.codes], shifts, **known)
+    attributes = described(cohort.reader, features=cohort.features)
+    reader = ShiftedReader(cohort.projection, batches[cohort.codes], shifts, **attributes)
     return replace(cohort, reader=reader, projection=Projection(explained=cohort.projection.explained))

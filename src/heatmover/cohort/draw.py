@@ -1,10 +1,13 @@
-"""Draw cells by hashes of their values: some of all samples, or equally many of every sample."""
+"""Draw cells by hashes of their values: in proportion to the size of the samples, or equally many per sample.
+
+For studies, atlases and out-of-core runs; reads files only through a `Cohort`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 from zlib import crc32
 
 import numpy as np
@@ -13,42 +16,28 @@ import scipy.sparse as sp
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.types import Int32, Int64, IntArray, Intp
+from heatmover._base.types import Bool, Int32, Int64, IntArray, Intp
 from heatmover._base.validation import check_integer
 from heatmover._base.words import counted, listed, verb
 from heatmover.cohort.cohort import Cohort
 from heatmover.cohort.reader import Block, SubsetReader, without_copies
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = [
-    "EqualDraw",
-    "cell_hashes",
-    "check_equal_cells",
-    "draw_bytes",
-    "draw_cells",
-    "draw_from",
-    "drawn_cohort",
-    "equal_count",
-    "hash_seed",
-    "sample_salt",
-    "smallest",
-]
-
 
 def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]:
-    """Return a hash of each cell, ``(n_rows,)``, as good as drawn at random from all numbers of 64 bits.
+    """Return a 64-bit hash of each cell, ``(n_rows,)``, uniformly distributed.
 
-    Cells of one sample with equal values have the same; neither the place of a cell in the file matters nor whether
-    its values are stored as float32 or sparse.
+    Cells of one sample with equal values have equal hashes. A hash depends neither on the position of the cell in the
+    file nor on how values are stored (float32, sparse matrix).
 
     Parameters
     ----------
     block
         Values ``(n_rows, n_columns)``, dense or CSR.
     codes
-        ``(n_rows,)``: the sample of each.
+        ``(n_rows,)``: sample of each row.
     seed
-        Another seed gives other hashes.
+        Seed of the hashes.
 
     Examples
     --------
@@ -76,50 +65,64 @@ def cell_hashes(block: Block, codes: Int32, seed: int) -> npt.NDArray[np.uint64]
     return hashes
 
 
-def draw_cells(cohort: Cohort, most: int, seed: int, kept: Intp | None = None) -> tuple[npt.NDArray[Any], Int32]:
-    """Return at most so many cells of the samples kept, drawn in proportion and at least one of each sample.
+class DrawnCells(NamedTuple):
+    """Drawn cells: ``points`` ``(n_drawn, n_dimensions)``, and the sample and row of each cell, ``(n_drawn,)``."""
 
-    They are drawn by hashes of their values, in whatever order they come.
+    points: npt.NDArray[Any]
+    codes: Int32
+    rows: Intp
+
+
+def draw_cells(cohort: Cohort, most: int, seed: int, kept: Intp | None = None, among: Intp | None = None) -> DrawnCells:
+    """Draw at most ``most`` cells from the samples ``kept``, in proportion to their sizes, at least one per sample.
+
+    Cells are drawn by hashes of their values, so the draw does not depend on their order. Only cells in the rows
+    ``among`` are drawn; None for all rows.
     """
-    inside = np.ones(len(cohort.names), dtype=bool)
-    if kept is not None:
-        inside = np.isin(np.arange(len(cohort.names)), kept)
+    samples = np.arange(len(cohort.names))
+    inside = np.isin(samples, samples if kept is None else kept)[cohort.codes]
+    if among is not None:
+        inside &= np.isin(np.arange(cohort.n_cells), among)
     if inside.all() and cohort.n_cells <= most:
-        return cohort.points(), cohort.codes
-    blocks = cohort.chunks()
-    return draw_from(((block[inside[codes]], codes[inside[codes]]) for block, codes in blocks), len(inside), most, seed)
+        return DrawnCells(cohort.points(), cohort.codes, np.arange(cohort.n_cells))
+    return draw_from(cohort.chunks(), len(samples), most, seed, inside)
 
 
 def draw_from(
-    blocks: Iterable[tuple[npt.NDArray[Any], Int32]], n_samples: int, most: int, seed: int
-) -> tuple[npt.NDArray[Any], Int32]:
-    """Return what `draw_cells` does, of cells and their samples in blocks."""
-    hashes, codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32)
+    blocks: Iterable[tuple[npt.NDArray[Any], Int32]], n_samples: int, most: int, seed: int, inside: Bool | None = None
+) -> DrawnCells:
+    """Draw as in `draw_cells`, but from blocks (points, samples); only cells where ``inside`` is true are drawn."""
+    hashes, codes, rows = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.intp)
     points: npt.NDArray[Any] | None = None
+    done = 0
     for block, block_codes in blocks:
-        hashes = np.concatenate([hashes, cell_hashes(block, block_codes, seed)])
-        points = block if points is None else np.concatenate([points, block])
-        codes = np.concatenate([codes, block_codes])
-        # Enough for every sample to replace its first later on.
-        rows = _first_and_next(hashes, codes, most + n_samples)
-        hashes, points, codes = hashes[rows], points[rows], codes[rows]
+        own = np.arange(len(block)) if inside is None else np.flatnonzero(inside[done : done + len(block)])
+        part = block if own.size == len(block) else block[own]
+        hashes = np.concatenate([hashes, cell_hashes(part, block_codes[own], seed)])
+        points = part if points is None else np.concatenate([points, part])
+        codes, rows = np.concatenate([codes, block_codes[own]]), np.concatenate([rows, done + own])
+        done += len(block)
+        # Keep ``n_samples`` additional cells, because later blocks may replace the first cell of every sample.
+        best = _first_and_next(hashes, codes, most + n_samples)
+        hashes, points, codes, rows = hashes[best], points[best], codes[best], rows[best]
     assert points is not None
     chosen = _first_and_next(hashes, codes, most)
-    return points[chosen], codes[chosen]
+    return DrawnCells(points[chosen], codes[chosen], rows[chosen])
 
 
 def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> Intp:
-    """Return the place of the smallest hash of each sample, then those of the smallest of all."""
+    """Return the indices of ``most`` hashes: the smallest hash of each sample, then the smallest other hashes."""
     order = np.argsort(hashes, kind="stable")
     is_first = np.zeros(order.size, dtype=bool)
     is_first[np.unique(codes[order], return_index=True)[1]] = True
     return np.concatenate([order[is_first], order[~is_first]])[:most]
 
 
-# Of the streams of a seed, this one is for the draw: those that draw cells for landmarks are 0 to 2.
+# Random stream of this draw. Streams 0 to 2 of the same seed are used for landmarks.
 STREAM = 3
-# While they are drawn, per cell: a hash, its place by sample, whether it is drawn, its row; and per cell of the largest
-# sample, what sorting takes. Two million cells of 50 equal samples took 66 MB, with a block of cells.
+# Bytes per cell during the draw (hash, position by sample, boolean, row), and bytes for each cell of the largest sample
+# while its hashes are sorted. For two million cells in 50 samples of equal size, 66 MB were measured, including a block
+# of cells.
 BYTES_PER_CELL, BYTES_PER_SORTED = 40, 80
 
 UInt64 = npt.NDArray[np.uint64]
@@ -128,22 +131,21 @@ UInt64 = npt.NDArray[np.uint64]
 @final
 @dataclass(frozen=True, eq=False)
 class EqualDraw(ReadOnlyArrays):
-    """Which cells were drawn, equally many of every sample.
+    """Result of a draw of equally many cells from every sample.
 
     Attributes
     ----------
     n_cells
-        How many of each sample.
+        Number of cells drawn from each sample.
     sizes
-        ``(n_samples,)``: how many each sample has.
+        ``(n_samples,)``: number of cells of each sample before the draw.
     rows
-        ``(n_drawn,)``: the cells that were drawn, ascending rows of the points that were given; None if the cells stay
-        on disk.
+        ``(n_drawn,)``: row numbers of the drawn cells, ascending; None if the cells stay on disk.
 
     Examples
     --------
     >>> print(EqualDraw(20, np.array([20, 300]), np.arange(40)))
-    20 cells were drawn from every sample, which have 20 to 300: 40 of 320 cells
+    20 cells were drawn from every sample, 40 of 320 cells in total (samples have 20 to 300 cells)
     """
 
     n_cells: int
@@ -151,7 +153,7 @@ class EqualDraw(ReadOnlyArrays):
     rows: Int64 | None
 
     def plain(self) -> dict[str, int]:
-        """Return what describes it as plain values for JSON."""
+        """Return the numbers of cells as plain values for JSON."""
         return {
             "n_cells": self.n_cells,
             "fewest": int(self.sizes.min()),
@@ -163,14 +165,14 @@ class EqualDraw(ReadOnlyArrays):
     def __str__(self) -> str:
         numbers = self.plain()
         return (
-            f"{counted(self.n_cells, 'cell')} {verb(self.n_cells, 'was', 'were')} drawn from every sample, which "
-            f"have {numbers['fewest']:,} to "
-            f"{numbers['most']:,}: {numbers['drawn']:,} of {counted(numbers['of'], 'cell')}"
+            f"{counted(self.n_cells, 'cell')} {verb(self.n_cells, 'was', 'were')} drawn from every sample, "
+            f"{numbers['drawn']:,} of {counted(numbers['of'], 'cell')} in total (samples have {numbers['fewest']:,} to "
+            f"{numbers['most']:,} cells)"
         )
 
 
 def check_equal_cells(value: object) -> bool | int:
-    """Return what was asked for: False, True for as many as the smallest sample has, or a number of at least 2.
+    """Check the argument ``equal_cells``: False, True (the size of the smallest sample), or a number of at least 2.
 
     Examples
     --------
@@ -189,16 +191,16 @@ def check_equal_cells(value: object) -> bool | int:
 
 
 def equal_count(equal_cells: bool | int, sizes: IntArray, names: Sequence[str], *, can_leave_out: bool = True) -> int:
-    """Return how many cells to draw from every sample; 0 for all, or raise if a sample has too few.
+    """Return the number of cells to draw from every sample (0: use all cells); raise if a sample is too small.
 
     Parameters
     ----------
     equal_cells
-        As `check_equal_cells` returns it.
+        Value returned by `check_equal_cells`.
     sizes, names
-        Of the samples, ``(n_samples,)``.
+        ``(n_samples,)``: number of cells and name of each sample.
     can_leave_out
-        Whether there is an argument that leaves small samples out, which the error then names.
+        Whether the caller has an argument that leaves small samples out, which the error then suggests.
 
     Examples
     --------
@@ -223,26 +225,26 @@ def equal_count(equal_cells: bool | int, sizes: IntArray, names: Sequence[str], 
 
 
 def hash_seed(random_state: int | None) -> int:
-    """Return the seed of the hashes by which cells are drawn."""
+    """Return the seed of the hashes by which equally many cells are drawn."""
     own = np.random.default_rng() if random_state is None else np.random.default_rng([random_state, STREAM])
     return int(own.integers(2**62))
 
 
 def sample_salt(name: str) -> int:
-    """Return a number for a sample's name: its draw does not depend on which other samples there are."""
+    """Return a number computed from the name of a sample, so that its draw does not depend on the other samples."""
     return crc32(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
 
 
 def smallest(hashes: UInt64, count: int) -> Intp:
-    """Return the places of ``count`` cells of one sample, ascending; of equal cells each is drawn by itself.
+    """Draw ``count`` cells of one sample by their hashes, and return their indices, ascending.
 
     Parameters
     ----------
     hashes
-        ``(n_cells,)``, equal for equal cells: a cell is known by its hash and its number among its copies, so that
-        neither the order of cells matters nor are all copies drawn together.
+        ``(n_cells,)``: hashes, which are equal for equal cells. Copies of a cell are numbered, and the number is mixed
+        into the hash. The draw therefore does not depend on the order of cells, and copies are drawn independently.
     count
-        How many.
+        Number of cells to draw.
 
     Examples
     --------
@@ -258,41 +260,42 @@ def smallest(hashes: UInt64, count: int) -> Intp:
 
 
 def _mixed(words: UInt64) -> UInt64:
-    """Return words whose every bit depends on all of the given ones' (the finaliser of splitmix64)."""
+    """Return words in which every bit depends on all bits of the input (the finalizer of splitmix64)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def draw_bytes(cohort: Cohort) -> int:
-    """Return the bytes that a draw takes at most beside the cells that are read."""
+    """Return the largest number of bytes that a draw needs in addition to the block of cells being read."""
     return BYTES_PER_CELL * cohort.n_cells + BYTES_PER_SORTED * int(cohort.sizes.max())
 
 
 def drawn_cohort(
     cohort: Cohort, kept: Intp, count: int, *, random_state: int | None, progress: Progress = SILENT
 ) -> tuple[Cohort, EqualDraw]:
-    """Draw equally many cells from some samples, without replacement, in one pass over all cells.
+    """Draw equally many cells from the samples ``kept``, without replacement, in one pass over all cells.
 
-    Cells are drawn by hashes of their values: neither their order in the file matters nor how many are read at a time.
+    Cells are drawn by hashes of their values, so the draw depends neither on the order of cells nor on the size of
+    blocks.
 
     Parameters
     ----------
     cohort, kept
-        The cells, and which samples are wanted, ascending.
+        The cohort, and the indices of the samples to keep, ascending.
     count
-        Cells of each, at most as many as the smallest of them has.
+        Number of cells per sample, at most the size of the smallest kept sample.
     random_state
-        Seed.
+        Seed of the draw.
     progress
-        Told of the stage "draw equally many".
+        Receives the stage "draw equally many".
 
     Returns
     -------
     cohort : Cohort
-        The samples that are wanted, with the cells drawn; it reads them from where they are.
+        Cohort of the kept samples and the drawn cells, which are still read from the original files.
     drawn : EqualDraw
-        Which cells of the given cohort these are.
+        Rows of the drawn cells in the original cohort.
     """
     hashes, seed = np.empty(cohort.n_cells, dtype=np.uint64), hash_seed(random_state)
     salts = np.array([sample_salt(name) for name in cohort.names], dtype=np.int32)
@@ -310,12 +313,12 @@ def drawn_cohort(
         drawn[own[smallest(hashes[own], count)]] = True
     place = np.full(len(cohort.names), -1, dtype=np.int32)
     place[kept] = np.arange(len(kept), dtype=np.int32)
-    part = replace(
+    smaller = replace(
         cohort,
         names=tuple(cohort.names[i] for i in kept),
         codes=place[cohort.codes[drawn]],
         samples=cohort.samples.iloc[kept],
         reader=SubsetReader.of(cohort.reader, drawn),
-        unchecked=False,  # all cells were read
+        unchecked=False,  # all cells have been read and checked
     )
-    return part, EqualDraw(count, cohort.sizes[kept], np.flatnonzero(drawn))
+    return smaller, EqualDraw(count, cohort.sizes[kept], np.flatnonzero(drawn))

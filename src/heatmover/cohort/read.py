@@ -1,13 +1,16 @@
-"""`read_cohort`: detect the format, read labels, choose features and metadata, drop cells, fit the PCA."""
+"""Read a cohort: detect the format, read labels, choose features and metadata, drop cells, and fit the PCA.
+
+For users as `heatmover.read_cohort`. Reads the file or folder of cells and the sample sheet, and writes nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,71 +40,35 @@ from heatmover.cohort.formats.tables import (
     open_parquet,
     read_sheet,
 )
-from heatmover.cohort.reader import Block, NotFeatures, Reader, SubsetReader
-from heatmover.cohort.samples import Mixture, SampleTable, check_variable, factorize, from_text, table_of
-from heatmover.cohort.values import (
-    Looked,
-    Moments,
-    Projection,
-    block_rows,
-    listed_counts,
-    look_through,
-    principal_components,
-    refusal,
-)
+from heatmover.cohort.reader import NotFeatures, Reader, Selection, SubsetReader
+from heatmover.cohort.samples import Mixture, SampleTable, check_variable, from_text, table_of
+from heatmover.cohort.values import Projection, drop_rows, fit_projection, look_through, not_finite_error
 from heatmover.errors import InvalidInputError, Sentence, argument
 
-__all__ = ["Opened", "check_measurement", "open_reader", "read_cohort"]
-
-Names = str | Sequence[str] | None
-
-SUFFIXES = {
-    ".h5ad": "h5ad",
-    ".h5": "h5ad",
-    ".hdf5": "h5ad",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
+SUFFIXES = {".h5ad": "h5ad", ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet"}
 BEGINNINGS = {"h5ad": b"\x89HDF\r\n\x1a\n", "parquet": b"PAR1"}
 KINDS = {"h5ad": "h5ad file", "zarr": "zarr store", "csv": "table of text", "parquet": "Parquet file", "fcs": "folder"}
 
 
-@final
-@dataclass(frozen=True)
-class Opened:
-    """A reader, and what is known about the samples before any cell is read.
-
-    ``sheet`` holds the columns of the sample sheet, if there is one; ``sheet_names`` the sample of each of its rows
-    if that is known already, else it is in the column ``sample_key``.
-    """
-
-    reader: Reader
-    source: Source
-    sample_key: str
-    sheet: Mapping[str, Sequence[str | None]] | None
-    sheet_names: tuple[str, ...] | None
+# A sample sheet: the sample of each row, and the other columns by name.
+Sheet = tuple[Sequence[str], Mapping[str, Sequence[str | None]]]
 
 
-def open_reader(
+def _open(
     path: str | os.PathLike[str] | Any,
-    *,
-    sample_key: str | None,
-    representation: Names,
-    annotations: Sequence[str] | None,
+    wanted: Selection,
     measured: Measurement,
     sample_sheet: str | None,
-    no_features: Collection[str] = (),
-    memory: int | None = None,
-    skip_unlisted: bool = False,
-) -> Opened:
-    """Return the reader of a path or of an AnnData object."""
+    skip_unlisted: bool,
+) -> tuple[Reader, Source, Sheet | None]:
+    """Return a reader of a path or an AnnData object, the source of its cells, and the sample sheet, if any."""
+    sample_key = wanted.sample_key
     held = hasattr(path, "obs") and hasattr(path, "obsm")
     place, format = ("", "AnnData") if held else (os.fspath(path), format_of(Path(path)))
-    if isinstance(annotations, str):
-        raise InvalidInputError("annotations to be a list of columns", repr(annotations))
+    if isinstance(wanted.annotations, str):
+        raise InvalidInputError("annotations to be a list of columns", repr(wanted.annotations))
+    # Use an absolute path, because workers may run in another folder.
+    file = os.path.abspath(place) if place else ""  # noqa: PTH100 - keeps links
     source = Source(place, format, sample_sheet or "")
     sheet = None
     if sample_sheet is not None:
@@ -110,20 +77,10 @@ def open_reader(
             sheet = read_sheet(sample_sheet)
     if format == "fcs":
         with readable(place, KINDS[format]):
-            cells, columns = open_fcs(
-                place,
-                sample_key=sample_key,
-                representation=representation,
-                measured=measured,
-                sheet=sheet,
-                memory=memory,
-                skip_unlisted=skip_unlisted,
-            )
-        return Opened(cells, source, sample_key or "sample", columns if sheet is not None else None, cells.names)
-    if sample_key is None:
-        raise InvalidInputError(
-            f"{argument('sample_key')} to name the column that tells the sample of each cell", "none"
-        )
+            cells, columns = open_fcs(file, wanted, measured, sheet, skip_unlisted=skip_unlisted)
+        return cells, source, None if sheet is None else (cells.names, columns)
+    if not sample_key:
+        raise InvalidInputError(f"{argument('sample_key')} to name the column with the sample of each cell", "none")
     for name, value in measured._asdict().items():
         if value is not None:
             raise InvalidInputError(
@@ -131,22 +88,27 @@ def open_reader(
                 f"{argument(name, value)} and {article(KINDS.get(format, format))}",
             )
     with readable(place, KINDS.get(format, format)):
-        named: dict[str, Any] = {
-            "sample_key": sample_key,
-            "representation": representation,
-            "annotations": annotations,
-        }
         reader: Reader
-        if format in ("csv", "parquet"):
-            opener = open_delimited if format == "csv" else open_parquet
-            reader = opener(place, no_features=no_features, memory=memory, **named)
+        if format == "csv":
+            reader = open_delimited(file, wanted)
+        elif format == "parquet":
+            reader = open_parquet(file, wanted)
         else:
-            reader = open_anndata(place, format, path if format == "AnnData" else None, **named)
-        return Opened(reader, source, sample_key, sheet, None)
+            reader = open_anndata(file, format, path if held else None, wanted)
+    if sheet is None:
+        return reader, source, None
+    key = find(sample_key, list(sheet), f"{argument('sample_key')} to be a column of the sample sheet too")
+    labels = sheet.pop(key)
+    if None in labels:
+        raise InvalidInputError(
+            f"a name in every row of {quoted(key)} in the sample sheet", f"{labels.count(None)} missing",
+            "name the samples or remove the rows",
+        )  # fmt: skip
+    return reader, source, ([str(label) for label in labels], sheet)
 
 
 def format_of(path: Path) -> str:
-    """Return the name of a path's format, or raise if it is none that can be read."""
+    """Return the name of the format of a file or folder, or raise if the format is not supported."""
     _exists(path)
     with readable(str(path), "file or folder"):
         return _folder_format(path) if path.is_dir() else _file_format(path)
@@ -157,9 +119,9 @@ def _exists(path: Path) -> None:
         if path.exists():
             return
         folder = path.parent
-        beside = sorted(other.name for other in folder.iterdir()) if folder.is_dir() else []
-    # Half of a name may be its suffix.
-    find(path.name, beside, f"a file that exists in {quoted_path(str(folder))}", close=0.5)
+        others = sorted(other.name for other in folder.iterdir()) if folder.is_dir() else []
+    # Suggest less similar names than usual, because half of a file name may be its suffix.
+    find(path.name, others, f"a file that exists in {quoted_path(str(folder))}", close=0.5)
 
 
 def _folder_format(path: Path) -> str:
@@ -192,17 +154,16 @@ def _file_format(path: Path) -> str:
     )
 
 
-# Values that may be in memory for the passes of principal components.
-HELD_BYTES = 1 << 28
-# Why a column of numbers is no feature.
+# Reasons why a column of numbers is not a feature.
 WHOLE, CONSTANT = "whole numbers", "the same in all cells of each sample"
-# Names of labels of cells, which as features would be distances between numbers of clusters.
+# Names of columns with labels of cells. If these columns were features, distances would compare cluster numbers.
 LABELS = re.compile(
     r"(^|[ _.-])(cluster|leiden|louvain|metacluster|population|label|gate|batch|barcode|sample|patient|donor|file)s?"
     r"([ _.-]?(id|no|nr|number|code|label|\d+))?$",
     re.IGNORECASE,
 )
-# Distances in more dimensions than this are mostly noise, and the neighbour search slows down.
+# Largest number of features without a PCA. In more dimensions, distances are mostly noise, and the neighbor search is
+# slow.
 MOST_COLUMNS = 100
 
 
@@ -229,67 +190,72 @@ def read_cohort(
 ) -> Cohort:
     r"""Read the cells of many samples from a file or folder, without loading them.
 
-    Every value is looked at once, in blocks, so that a missing label or a NaN is found before long work begins.
-    `heatmover.scale.read_cohort` leaves that to the first pass over the cells, for cells that are compared in pieces.
+    Every value is checked once, in blocks, so that a missing label or a NaN is reported before a long computation
+    begins. For out-of-core comparisons, `heatmover.scale.read_cohort` delays this check until the first pass over the
+    cells.
 
     Parameters
     ----------
     path
         An AnnData file (.h5ad or .zarr); a table with one row per cell (.csv, .tsv, also .gz, or .parquet); a folder
-        of .fcs files, of which each is a sample; or an AnnData object.
+        of .fcs files, one per sample; or an AnnData object.
     sample_key
-        The column that tells the sample of each cell. For FCS files: the column of the sample sheet that names the
-        samples; default the files' names.
+        Column with the sample of each cell. For FCS files: column of the sample sheet with the names of the samples;
+        default: the file names.
     representation
-        AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default ``"X_pca"`` if there is one, else
-        ``"X"``. Tables: a list of columns; default every column of numbers that varies within samples, without
-        those of whole numbers if there are others. FCS files: a list of channels; default all but Time.
+        Features of the cells. AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default: ``"X_pca"`` if it
+        exists, else ``"X"``. Tables: a list of columns; default: every numeric column that varies within samples,
+        except columns of whole numbers if other columns exist. FCS files: a list of channels; default: all channels
+        except Time.
     annotations
-        Columns that may describe samples; default every column that is not a feature.
+        Columns that may contain sample metadata; default: every column that is not a feature.
     required
-        Variables of samples that must be there, in the file or the sample sheet; checked before any value is read.
+        Names of sample metadata that the file or the sample sheet must contain; they are checked before any value is
+        read.
     no_features
-        Columns of a table that are no features, whatever they hold. Those in ``annotations`` and ``required`` are none
-        anyway. Text in any other column that is mostly numbers is an error, which tells where it is.
+        Columns of a table to treat as metadata, not as features. Columns in ``annotations`` and ``required`` are never
+        features either. If any other column consists mostly of numbers but contains text, an error names the line of
+        the text.
     sample_sheet
-        A .csv or .tsv file with one row per sample and its variables: by the column ``sample_key``, or for FCS
-        files by a column of file names. Where it and the annotations share a name, the sheet counts.
+        Path of a .csv or .tsv file of sample metadata with one row per sample, matched by the column ``sample_key``, or
+        for FCS files by a column of file names. Columns of the sheet take precedence over annotations of the same name.
     standardize
         Give every feature mean 0 and variance 1.
     n_components
-        Reduce to this many principal components, after standardisation. A matrix X or a table with more than 100
-        features needs it; ``"all"`` keeps all of them nevertheless.
+        Number of principal components to keep, computed after standardization. Required for a matrix X or a table with
+        more than 100 features; ``"all"`` keeps all features without a PCA.
     cofactor
-        For FCS files: values become ``arcsinh(value / cofactor)``; 5 is usual for mass, 150 for flow cytometry.
-        Default: as they are in the file.
+        For FCS files: replace values by ``arcsinh(value / cofactor)``. Usual cofactors are 5 for mass cytometry and 150
+        for flow cytometry. Default: values are not transformed, unless ``transform`` is given.
     transform
-        For FCS files: ``"arcsinh"``, which needs ``cofactor``, or ``"logicle"``, of every channel but scatter and time,
-        which stay linear. None with a cofactor takes arcsinh of all channels.
+        For FCS files: ``"arcsinh"``, which needs ``cofactor``, or ``"logicle"``. Scatter and time channels stay linear.
+        With None and a cofactor, arcsinh is applied to all channels.
     compensate
-        For FCS files: undo the spillover between detectors by the matrix that each file carries. Default: if the files
-        have one.
+        For FCS files: compensate spillover between detectors by the matrix in each file. Default: compensate if the
+        files contain a matrix.
     on_missing
-        What to do with cells in which a feature is NaN or infinite: ``"refuse"`` the file, or ``"drop"`` them, with a
-        warning in the cohort that counts them by sample.
+        How to treat cells with a NaN or infinite feature: ``"refuse"`` raises an error, ``"drop"`` leaves the cells out
+        and adds a warning with their number in each sample.
     skip_unlisted
-        Leave out FCS files or samples that the sample sheet does not list; a warning names them. By default they raise
-        an error.
+        Leave out FCS files or samples that the sample sheet does not list; a warning names them. By default, unlisted
+        files or samples raise an error.
     memory
-        Memory that reading may take, in bytes or as ``"4 GB"``. A table with too many columns or an FCS file with too
-        many cells raises an error that tells how much memory it needs. Default: no limit.
+        Memory limit for reading, in bytes or as text such as ``"4 GB"``. If a table has too many columns, or an FCS
+        file too many cells, an error states how much memory is needed. Default: no limit.
     random_state
-        Seed of the principal components above 500 features.
+        Seed of the randomized PCA, used above 500 features.
     progress
-        Told how many cells were looked at.
+        Receives the number of cells checked.
     look_later
-        Look at every value now only if that cannot wait, because all values decide what becomes of each
-        (``standardize``, ``n_components``, ``on_missing="drop"``), or the file is a table of text. Else the first pass
-        over the cells looks at them, and raises what would be raised here, as `heatmover.scale.read_cohort` does.
+        Check values for NaN and infinity during the first pass over the cells instead of during this call, as in
+        `heatmover.scale.read_cohort`; the errors are the same. Values are nevertheless checked during this call if the
+        result depends on all values (``standardize``, ``n_components``, ``on_missing="drop"``), or if the file is a
+        table of text.
 
     Returns
     -------
     Cohort
-        Its ``warnings`` say what was legal but odd, such as samples of one cell.
+        The cohort. Its ``warnings`` describe valid but unusual input, such as samples of a single cell.
 
     Examples
     --------
@@ -308,68 +274,69 @@ def read_cohort(
     """
     measured = check_measurement(cofactor, transform, compensate)
     check_option("on_missing", on_missing, ("refuse", "drop"))
-    if n_components not in (None, "all"):
-        n_components = check_integer("n_components", n_components, minimum=1)
+    kept = None if n_components in (None, "all") else check_integer("n_components", n_components, minimum=1)
     generator = check_random_state(random_state)
     check_truth("skip_unlisted", skip_unlisted)
     budget = None if memory is None else check_memory(memory)
-    opened = open_reader(
-        path, sample_key=sample_key, representation=representation, annotations=annotations, measured=measured,
-        sample_sheet=None if sample_sheet is None else os.fspath(sample_sheet), no_features={*required, *no_features},
-        memory=budget, skip_unlisted=skip_unlisted,
-    )  # fmt: skip
-    with readable(opened.source.path, opened.reader.kind):
-        undecided, table, names, codes = _label(opened)
-        named = {*(annotations or ()), *required, *no_features, *(opened.sheet or ())}
-        reader, variables, varying = _decide(undecided, table, named)
-        if opened.sheet is not None:
+    wanted = Selection(sample_key or "", representation, annotations, {*required, *no_features}, budget)
+    sheet_path = None if sample_sheet is None else os.fspath(sample_sheet)
+    opened, source, sheet = _open(path, wanted, measured, sheet_path, skip_unlisted)
+    in_sheet = frozenset(() if sheet is None else sheet[1])
+    with readable(source.path, opened.kind):
+        undecided, table, names, codes = _label(opened, sample_key or "sample")
+        reader, variables, varying = _decide(undecided, table, {*(annotations or ()), *wanted.no_features, *in_sheet})
+        if sheet is not None:
             if skip_unlisted:
-                reader, names, codes, variables = _listed_only(reader, names, codes, variables, opened)
-            sheet = _by_name(names, opened)
-            variables |= sheet
-            varying = {name: count for name, count in varying.items() if name not in sheet}
+                reader, names, codes, variables = _listed_only(reader, names, codes, variables, sheet[0])
+            variables |= _by_name(names, *sheet)
+            varying = {name: count for name, count in varying.items() if name not in in_sheet}
         for name in required:
             check_variable(name, list(variables), varying, len(names))
-        wide = n_components is None and len(reader.features) > MOST_COLUMNS and _whole_matrix(reader, representation)
-        if wide:
+        # If the user did not choose features, X or all numeric columns are used.
+        default = "X" if representation is None else representation
+        all_features = default == "X" and getattr(reader, "representation", "X") == "X"
+        if n_components is None and len(reader.features) > MOST_COLUMNS and all_features:
             raise InvalidInputError(
                 f"at most {MOST_COLUMNS} features, or {argument('n_components')}",
                 counted(len(reader.features), "feature"),
                 f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
             )
-        kept = None if n_components is None or n_components == "all" else int(n_components)
         needs_all = standardize or kept is not None or on_missing == "drop" or isinstance(reader.base, DelimitedReader)
         looked = look_through(reader, codes.size, progress) if needs_all or not look_later else None
         if looked is not None and looked.rows.size:
             if on_missing == "refuse":
-                raise refusal(looked, reader, names, codes)
-            reader, codes = _without(looked, reader, names, codes)
+                raise not_finite_error(looked, reader, names, codes)
+            reader, codes = drop_rows(looked, reader, names, codes)
         projection = Projection()
-        odd: tuple[str, ...] = ()
+        constant: list[str] = []
         if looked is not None and (standardize or kept is not None):
-            held = HELD_BYTES if budget is None else min(HELD_BYTES, budget // 4)
-            projection = _project(reader, looked.moments, standardize, kept, generator, held, progress)
-            odd = tuple(_constant(reader, looked.moments)) if standardize else ()
+            projection = fit_projection(
+                reader, looked.moments, kept, generator, progress, standardize=standardize, memory=budget
+            )
+            if standardize:
+                constant = [reader.features[place] for place in np.flatnonzero(looked.moments.constant)]
     features = reader.features
     if projection.components is not None:
         features = tuple(f"PC{number}" for number in range(1, projection.components.shape[1] + 1))
-    unused = _unused(undecided, reader, table, {*required, *no_features, *(annotations or ())})
+    unused = _unused(undecided, reader, table, {*wanted.no_features, *(annotations or ())})
     left = [name for name, why in unused.items() if why == WHOLE]
-    whole = [name for name in reader.features if name not in table.fractional]
+    labels: list[str] = []
+    if representation is None and source.format in ("csv", "parquet", "fcs"):
+        # For FCS files, which have no column types, `fractional` is empty, so only the names are checked.
+        labels = [name for name in reader.features if name not in table.fractional and LABELS.search(name)]
     warnings = (
-        *_remarks(names, codes), *odd, *_left_out(left),
-        *(_labels(whole) if representation is None and opened.source.format in ("csv", "parquet", "fcs") else ()),
-        *_nearly_numbers(variables, names, reader, opened.sheet or ()), *reader.notes,
+        *_annotates_cells(table, names), *_remarks(names, codes, constant, left, labels),
+        *_nearly_numbers(variables, names, reader, in_sheet), *reader.notes,
     )  # fmt: skip
     samples = table_of(names, sample_key or "sample", variables)
     return Cohort(
-        names, codes, features, samples, varying, warnings, opened.source, reader, projection, unused,
+        names, codes, features, samples, varying, warnings, source, reader, projection, unused,
         unchecked=looked is None,
     )  # fmt: skip
 
 
 def check_measurement(cofactor: Any, transform: Any, compensate: Any) -> Measurement:
-    """Return how values of FCS files become features, or raise if what is asked for does not go together."""
+    """Return the options by which FCS files are converted to features, or raise an error if the options conflict."""
     if compensate is not None:
         check_truth("compensate", compensate)
     number = None if cofactor is None else check_number("cofactor", cofactor, above=0)
@@ -378,29 +345,29 @@ def check_measurement(cofactor: Any, transform: Any, compensate: Any) -> Measure
     check_option("transform", transform, ("arcsinh", "logicle"))
     if transform == "arcsinh" and number is None:
         raise InvalidInputError(
-            f"{argument('cofactor')} beside {argument('transform', 'arcsinh')}", "none",
+            f"{argument('cofactor')} with {argument('transform', 'arcsinh')}", "none",
             "5 is usual for mass, 150 for flow cytometry",
         )  # fmt: skip
     if transform == "logicle" and number is not None:
         raise InvalidInputError(
-            f"no {argument('cofactor')} beside {argument('transform', 'logicle')}", f"{number:g}", "leave it out"
+            f"no {argument('cofactor')} with {argument('transform', 'logicle')}", f"{number:g}", "leave it out"
         )
     return Measurement(number, transform, compensate)
 
 
-def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]:
-    """Read the labels; return also the reader, for which some features may have turned out to be annotations."""
-    reader = opened.reader
+def _label(reader: Reader, sample_key: str) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]:
+    """Read the labels of all cells; also return the reader, some of whose features may have become annotations."""
     while True:
         table = SampleTable(
-            opened.sample_key, reader.features if reader.undecided else (),
+            sample_key, (*(reader.annotations or ()), *reader.suspects),
+            reader.features if reader.undecided else (),
             whole=getattr(reader, "whole", ()), decimal=reader.decimal,
         )  # fmt: skip
         try:
             for labels, columns, numbers in reader.label_blocks():
                 table.add(labels, columns, numbers)
         except NotFeatures as texts:
-            reader = demoted(reader, frozenset(texts.columns))
+            reader = demoted(reader, frozenset(texts.args))
             continue
         return reader, table, *table.finish(reader.place)
 
@@ -408,18 +375,17 @@ def _label(opened: Opened) -> tuple[Reader, SampleTable, tuple[str, ...], Int32]
 def _decide(
     reader: Reader, table: SampleTable, named: Collection[str]
 ) -> tuple[Reader, dict[str, list[object]], dict[str, int]]:
-    """Divide the columns into features and variables of samples, now that it is known what varies."""
+    """Divide the columns into features, which vary within samples, and sample metadata."""
     variables, varying = table.variables(), table.varying
     if not reader.undecided:
         return reader, variables, varying
     for name, mixture in table.mixtures.items():
         if mixture.mostly_numbers and name in varying and name not in named:
             raise not_a_number(reader, name, mixture)
-    suspects = frozenset(getattr(reader, "suspects", ()))
-    variables = {name: values for name, values in variables.items() if name not in suspects}
-    varying = {name: count for name, count in varying.items() if name not in suspects}
+    variables = {name: values for name, values in variables.items() if name not in reader.suspects}
+    varying = {name: count for name, count in varying.items() if name not in reader.suspects}
     features = tuple(name for name in reader.features if name in varying)
-    # Among measurements a column of whole numbers is a label or an identifier, such as a cluster's number.
+    # Among measurements, a column of whole numbers is probably a label or an identifier, such as a cluster number.
     fractional = table.fractional
     measured = tuple(name for name in features if name in fractional)
     features = measured or features
@@ -430,11 +396,13 @@ def _decide(
             f"name the features in {argument('representation')}",
         )
     taken = frozenset(features)
-    return reader.choose(features), variables, {name: count for name, count in varying.items() if name not in taken}
+    # Drop fields that are no longer needed, because the reader is sent to workers.
+    reader = replace(reader, features=features, undecided=False, unused={}, suspects=())
+    return reader, variables, {name: count for name, count in varying.items() if name not in taken}
 
 
 def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collection[str]) -> dict[str, str]:
-    """Return the columns that are no features, and why, if the features were not named by the user."""
+    """Return the columns that are not features, each with the reason, including columns excluded by default."""
     if not undecided.undecided:
         return dict(undecided.unused)
     features, varying = frozenset(reader.features), table.varying
@@ -450,149 +418,87 @@ def _unused(undecided: Reader, reader: Reader, table: SampleTable, named: Collec
 def _nearly_numbers(
     variables: Mapping[str, Sequence[object]], names: Sequence[str], reader: Reader, sheet: Collection[str]
 ) -> Iterator[str]:
-    """Yield the variables of samples that were read from text and are text because of a few values."""
+    """Yield a warning for each column of sample metadata that is text only because of a few values."""
     for name, values in variables.items():
         if name not in sheet and not reader.decimal:
             continue
-        mixture = Mixture()
-        codes, uniques = factorize(np.array([*values, None], dtype=object)[:-1])
-        mixture.add(codes, uniques, "." if name in sheet else reader.decimal, 0)
+        mixture = Mixture.of(values, "." if name in sheet else reader.decimal)
         if mixture.mostly_numbers:
             yield (
                 f"{quoted(name)} is read as text because of {quoted(mixture.value)} (sample "
-                f"{quoted(names[mixture.row])}); write NA where a value is missing."
+                f"{quoted(names[mixture.row])}); write NA for missing values."
             )
 
 
 def _listed_only(
-    reader: Reader, names: tuple[str, ...], codes: Int32, variables: dict[str, list[object]], opened: Opened
+    reader: Reader, names: tuple[str, ...], codes: Int32, variables: dict[str, list[object]], rows: Sequence[str]
 ) -> tuple[Reader, tuple[str, ...], Int32, dict[str, list[object]]]:
     """Leave out the cells of samples that the sample sheet does not list."""
-    rows = {str(name) for name in opened.sheet_names or (opened.sheet or {}).get(opened.sample_key, names)}
-    kept = [place for place, name in enumerate(names) if name in rows]
+    in_sheet = frozenset(rows)
+    kept = [place for place, name in enumerate(names) if name in in_sheet]
     if len(kept) == len(names) or not kept:
         return reader, names, codes, variables
     position = np.full(len(names), -1, dtype=np.int32)
     position[kept] = np.arange(len(kept), dtype=np.int32)
     moved = position[codes]
     return (
-        SubsetReader.of(reader, moved >= 0, tuple(left_out_notes([name for name in names if name not in rows]))),
+        SubsetReader.of(reader, moved >= 0, tuple(left_out_notes([name for name in names if name not in in_sheet]))),
         tuple(names[place] for place in kept),
         moved[moved >= 0],
         {name: [values[place] for place in kept] for name, values in variables.items()},
     )
 
 
-def _by_name(names: Sequence[str], opened: Opened) -> dict[str, list[object]]:
-    """Return the variables of the sample sheet in the order of the samples."""
-    assert opened.sheet is not None
-    sheet = dict(opened.sheet)
-    if opened.sheet_names is None:
-        key = find(opened.sample_key, list(sheet), f"{argument('sample_key')} to be a column of the sample sheet too")
-        labels = sheet.pop(key)
-        if None in labels:
-            raise InvalidInputError(
-                f"a name in every row of {quoted(key)} in the sample sheet", f"{labels.count(None)} missing",
-                "name the samples or remove the rows",
-            )  # fmt: skip
-        rows = [str(name) for name in labels]
-    else:
-        rows = list(opened.sheet_names)
+def _by_name(
+    names: Sequence[str], rows: Sequence[str], columns: Mapping[str, Sequence[str | None]]
+) -> dict[str, list[object]]:
+    """Return the columns of the sample sheet, with values in the order of ``names``."""
     place = {name: row for row, name in enumerate(rows)}
     if len(place) < len(rows):
-        raise InvalidInputError("one row per sample in the sample sheet", f"{len(rows) - len(place)} repeated")
+        raise InvalidInputError(
+            "one row per sample in the sample sheet", counted(len(rows) - len(place), "repeated name")
+        )
     absent = [name for name in names if name not in place]
     if absent:
-        raise InvalidInputError("every sample to be in the sample sheet", f"{listed(absent)} not in it", SKIP_THEM)
-    known = set(names)
-    empty = [name for name in rows if name not in known]
+        raise InvalidInputError("every sample to be in the sample sheet", f"no {listed(absent)} in it", SKIP_THEM)
+    present = set(names)
+    empty = [name for name in rows if name not in present]
     if empty:
-        raise InvalidInputError("cells of every sample in the sample sheet", f"0 cells of {listed(empty)}")
-    return {column: from_text([values[place[name]] for name in names]) for column, values in sheet.items()}
+        raise InvalidInputError("cells of every sample in the sample sheet", f"no cells of {listed(empty)}")
+    return {column: from_text([values[place[name]] for name in names]) for column, values in columns.items()}
 
 
-def _whole_matrix(reader: Reader, representation: object) -> bool:
-    """Tell whether the features are simply all there are, not a choice of the user."""
-    return representation == "X" or (representation is None and getattr(reader, "representation", "X") == "X")
-
-
-def _without(looked: Looked, reader: Reader, names: Sequence[str], codes: Int32) -> tuple[Reader, Int32]:
-    """Leave the cells out in which a value is missing."""
-    lost = np.bincount(codes[looked.rows], minlength=len(names))
-    left = np.bincount(codes, minlength=len(names)) - lost
-    empty = [name for name, size in zip(names, left, strict=True) if not size]
-    if empty:
-        raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
-    where = listed_counts(names, lost)
-    note = f"{looked.rows.size} of {counted(codes.size, 'cell')} left out, which have NaN or infinity: {where}."
-    kept = np.ones(codes.size, dtype=bool)
-    kept[looked.rows] = False
-    return SubsetReader.of(reader, kept, (note,)), codes[kept]
-
-
-def _blocks(reader: Reader, n_cells: int) -> Iterator[Block]:
-    return reader.blocks(0, n_cells, block_rows(len(reader.features)))
-
-
-def _project(
-    reader: Reader,
-    moments: Moments,
-    standardize: bool,
-    n_components: int | None,
-    generator: np.random.Generator,
-    held_bytes: int,
-    progress: Progress,
-) -> Projection:
-    # A column without spread stays at zero instead of becoming NaN.
-    spread = np.where(moments.constant, 1.0, moments.deviation)
-    scale = spread if standardize else np.ones_like(spread)
-    if n_components is None:
-        return Projection(moments.mean, scale)
-    most = min(moments.count, moments.mean.size)
-    if n_components > most:
-        raise InvalidInputError(
-            f"{argument('n_components')} to be at most {most}, the cells or features", str(n_components)
-        )
-    progress.stage("principal components", 1)
-    # Several passes: what is small is read once, for a wide table is slow to read.
-    small = 8 * moments.count * moments.mean.size <= held_bytes
-    held = list(_blocks(reader, moments.count)) if small else None
-    projection = principal_components(
-        lambda: _blocks(reader, moments.count) if held is None else iter(held), moments.mean, scale, n_components,
-        generator,
-    )  # fmt: skip
-    total = float((moments.squares / scale**2).sum()) / moments.count
-    return replace(projection, explained=projection.explained / total if total else projection.explained)
-
-
-def _labels(features: Sequence[str]) -> Iterator[str]:
-    """Yield which features are labels by their names; of FCS files no more is known before values are read."""
-    labels = [name for name in features if LABELS.search(name)]
-    if labels:
+def _annotates_cells(table: SampleTable, names: Sequence[str]) -> Iterator[str]:
+    """Yield a warning, which suggests another column, if the sample column looks like an annotation of cells."""
+    shared = table.shared()
+    if shared is not None:
+        (column, everywhere), key = shared, quoted(table.sample_key)
         yield Sentence(
-            f"Used as features, but named like labels of cells: {listed(labels)}; name the features wanted in "
-            f"{argument('representation')}."
+            f"{everywhere:,} of {counted(len(names), 'value')} of {key} {verb(everywhere, 'occurs', 'occur')} in every "
+            f"{quoted(column)}, so {key} looks like an annotation of cells; perhaps use "
+            f"{argument('sample_key', column)}."
         )
 
 
-def _left_out(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        yield Sentence(
-            f"Whole numbers only, so no feature unless named in {argument('representation')}: {listed(names)}."
-        )
-
-
-def _remarks(names: Sequence[str], codes: Int32) -> Iterator[str]:
-    """Yield what is legal but odd."""
+def _remarks(
+    names: Sequence[str], codes: Int32, constant: Sequence[str], left: Sequence[str], labels: Sequence[str]
+) -> Iterator[str]:
+    """Yield warnings about valid but unusual samples and features."""
     single = np.flatnonzero(np.bincount(codes, minlength=len(names)) == 1)
     if single.size:
         subject = f"{counted(single.size, 'sample')} {verb(single.size, 'has', 'have')}"
         yield f"{subject} a single cell: {listed(names[i] for i in single.tolist())}."
     if len(names) == 1:
         yield f"There is only one sample: {quoted(names[0])}."
-
-
-def _constant(reader: Reader, moments: Moments) -> Iterator[str]:
-    constant = np.flatnonzero(moments.constant)
-    if constant.size:
-        yield f"The same value in every cell: {listed(reader.features[i] for i in constant)}."
+    if constant:
+        yield f"These features have the same value in every cell: {listed(constant)}."
+    if left:
+        yield Sentence(
+            f"These columns are not used as features, because they contain only whole numbers: {listed(left)}. To use "
+            f"them, list them in {argument('representation')}."
+        )
+    if labels:
+        yield Sentence(
+            f"These columns are used as features, although their names look like cell labels: {listed(labels)}. To "
+            f"choose the features yourself, list them in {argument('representation')}."
+        )

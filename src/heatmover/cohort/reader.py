@@ -1,14 +1,14 @@
-"""What every format gives: labels and annotations in blocks, and the values of any range of cells.
+"""Define `Reader`, the interface of all file formats: labels and annotations in blocks, values of a range of cells.
 
-And a reader of some cells of another.
+For the file formats, `Cohort` and out-of-core runs; opens no file itself.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,61 +17,69 @@ import scipy.sparse as sp
 from heatmover._base.types import Bool, Float64, FloatArray, IntArray
 from heatmover._base.validation import as_array
 
-__all__ = [
-    "LABEL_ROWS",
-    "Block",
-    "Columns",
-    "NotFeatures",
-    "Numbers",
-    "Reader",
-    "SubsetReader",
-    "as_float",
-    "described",
-    "spans",
-    "without_copies",
-]
-
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
-# Annotation columns of some cells: NumPy arrays, pandas Categoricals or Series, all of one length.
-Columns = Mapping[str, Any]
-# The undecided features of the same cells, ``(n_rows, n_features)`` with NaN where one is missing; None without them.
-Numbers = Float64 | None
+# Labels of consecutive cells: sample labels; annotation columns, as NumPy arrays, pandas Categoricals or Series; and
+# undecided features, ``(n_rows, n_features)`` with NaN for missing values, or None without undecided features.
+LabelBlock = tuple[Any, Mapping[str, Any], Float64 | None]
 
-# Rows of labels and annotations read at once: 20 columns of strings in so many rows take about 100 MB.
+# Number of rows of labels and annotations to read at a time; with 20 columns of strings, these take about 100 MB.
 LABEL_ROWS = 65_536
 
 
 class NotFeatures(Exception):
-    """Columns that were taken for features turn out to be annotations; no error, the labels are read again."""
+    """Raised if the columns in ``args`` are annotations, not features; the caller then reads the labels again."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        super().__init__(*self.columns)
+
+class Selection(NamedTuple):
+    """Columns of a file to read, and memory limit for reading.
+
+    Attributes
+    ----------
+    sample_key
+        Column with the sample of each cell.
+    representation
+        Features to read; None for the default of the format.
+    annotations
+        Columns that may contain sample metadata; None for every column that is not a feature.
+    no_features
+        Columns of a table that must not become features.
+    memory
+        Memory limit in bytes; None for no limit.
+    """
+
+    sample_key: str
+    representation: str | Sequence[str] | None = None
+    annotations: Sequence[str] | None = None
+    no_features: Collection[str] = ()
+    memory: int | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reader(ABC):
-    """One file, or folder, of cells. It holds paths and names, never an open file, so that it can be pickled.
+    """Reader of one file or folder of cells. It stores paths and names but no open file, so it can be pickled.
 
     Attributes
     ----------
     kind
-        What the file is, in words.
+        Description of the file in words, such as "Parquet file".
     features
         Name of each column of the values.
     annotations
-        Columns of the file that may describe samples or cells; None in a format that has none.
+        Columns of the file that may describe samples or cells; None for formats without annotations.
     undecided
-        Whether a feature may turn out to be a variable of the samples; then `label_blocks` yields the features.
+        Whether some features may be sample metadata; if so, `label_blocks` also yields the features.
     decimal
-        Decimal mark if the file has no types, so that numbers among the annotations are still text; or empty.
+        Decimal mark if the file stores numbers as text; empty if columns have types.
+    suspects
+        Text columns that contain numbers and are neither features nor annotations. `label_blocks` yields them, to check
+        whether they should be features.
     unused
-        Columns that are neither features nor annotations, and why.
+        Columns that are neither features nor annotations, each with the reason.
     notes
-        What the user should know about this file.
+        Notes for the user about this file, in sentences.
     inner
-        The reader whose cells this one selects or moves; None for the reader of a file.
+        Reader whose cells this reader selects or shifts; None if this reader reads a file itself.
     """
 
     kind: str
@@ -79,6 +87,7 @@ class Reader(ABC):
     annotations: tuple[str, ...] | None = None
     undecided: bool = False
     decimal: str = ""
+    suspects: tuple[str, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     inner: Any = None
@@ -88,43 +97,49 @@ class Reader(ABC):
         """The reader of the file itself."""
         return self if self.inner is None else self.inner.base
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
+    def label_blocks(self) -> Iterator[LabelBlock]:
         """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
         raise NotImplementedError(f"a {self.kind} holds values only")
 
     @abstractmethod
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of the cells ``start`` to ``stop`` in order, at most ``size`` rows at a time."""
+        """Yield the values of the cells from ``start`` up to ``stop``, in order, in blocks of at most ``size`` rows."""
+
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        """Names of the two-dimensional embeddings of the cells in the file."""
+        return () if self.inner is None else tuple(self.inner.embeddings)
+
+    def of_embedding(self, name: str) -> Reader:
+        """Return a reader that yields the coordinates of the same cells in an embedding of the file."""
+        inner: Reader = self.inner.of_embedding(name)
+        return inner
 
     def place(self, row: int) -> str:
-        """Return where a cell is: by its row, counted from 0, or as its file counts."""
-        return f"row {row}"
-
-    def choose(self, features: tuple[str, ...]) -> Self:
-        """Return a reader of these features only, without what is not needed to read: it is sent to workers."""
-        return replace(self, features=features, undecided=False, unused={})
+        """Return the location of a cell in words: its row, counted from 0, or for example its line in a file."""
+        return f"row {row}" if self.inner is None else str(self.inner.place(row))
 
     def within(self, start: int, stop: int) -> Self:  # noqa: ARG002
-        """Return a reader that knows of this range of cells only, which is all that a task has to be sent."""
+        """Return a reader that may be limited to this range of cells, so that less data is sent to workers."""
         return self
 
 
 def described(inner: Reader, **changes: Any) -> dict[str, Any]:
-    """Return what a reader that selects or moves the cells of another says of the file: the same but for changes."""
+    """Return the attributes of ``inner``, with changes, for a reader that selects or shifts the cells of ``inner``."""
     return {each.name: getattr(inner, each.name) for each in fields(Reader)} | {"inner": inner} | changes
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SubsetReader(Reader):
-    """Some cells of another reader, counted as if the others were not there; `of` makes one.
+    """Reader of some cells of another reader, renumbered from 0; `of` creates one.
 
     Attributes
     ----------
     rows
-        Ascending rows of ``inner`` that are kept, from the one at place ``first`` among them on.
+        Rows of the kept cells in ``inner``, ascending; the first ``first`` kept rows are left out.
     first
-        How many kept rows come before ``rows``.
+        Number of kept rows that were left out before ``rows``.
     """
 
     rows: IntArray
@@ -132,12 +147,12 @@ class SubsetReader(Reader):
 
     @classmethod
     def of(cls, inner: Reader, kept: Bool, more: tuple[str, ...] = ()) -> SubsetReader:
-        """Return a reader of the rows that are kept, ``(n_rows,)``; ``more`` is what the user should know of it."""
+        """Return a reader of the rows where ``kept``, ``(n_rows,)``, is true; ``more`` contains additional notes."""
         rows: IntArray = np.flatnonzero(kept).astype(np.int32 if kept.size < 2**31 else np.int64)
         return cls(rows, **described(inner, notes=(*inner.notes, *more)))
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of a range of the cells kept."""
+        """Yield the values of a range of the kept cells."""
         rows = self.rows[start - self.first : stop - self.first]
         if len(rows) < stop - start:
             raise IndexError(f"cell {stop - 1} is not kept")
@@ -151,23 +166,24 @@ class SubsetReader(Reader):
             if kept.size:
                 yield block if kept.size == block.shape[0] else block[kept]
 
+    def of_embedding(self, name: str) -> Reader:
+        """Return a reader that yields the coordinates of the kept cells in an embedding of the file."""
+        inner = self.inner.of_embedding(name)
+        return replace(self, inner=inner, features=inner.features)
+
     def place(self, row: int) -> str:
-        """Return where a cell that is kept is in the file."""
+        """Return the location of a kept cell in the file."""
         return str(self.inner.place(int(self.rows[row - self.first])))
 
-    def choose(self, features: tuple[str, ...]) -> Self:
-        """Return a reader of these features only."""
-        return replace(self, features=features, inner=self.inner.choose(features))
-
     def within(self, start: int, stop: int) -> Self:
-        """Return a reader that knows of one range of the cells kept only."""
+        """Return a reader limited to one range of the kept cells."""
         return replace(self, rows=self.rows[start - self.first : stop - self.first].copy(), first=start)
 
 
 def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield the borders of consecutive pieces of at most ``size`` rows, at multiples of ``step`` rows if that allows.
+    """Yield start and stop of consecutive blocks of at most ``size`` rows; if possible, end at multiples of ``step``.
 
-    A piece that ends within a chunk of a file makes it be read twice.
+    If a block ends within a chunk of a file, the chunk is read twice.
 
     Examples
     --------
@@ -183,7 +199,7 @@ def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int
 
 
 def as_float(values: npt.ArrayLike) -> FloatArray:
-    """Return values as float32 if that holds them as stored, else as float64."""
+    """Return values as float32 if they are stored as float16 or float32, otherwise as float64."""
     array = as_array("values of the cells", values)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"values of type {array.dtype.name} are not numbers")
@@ -192,7 +208,7 @@ def as_float(values: npt.ArrayLike) -> FloatArray:
 
 
 def without_copies(block: sp.csr_array) -> sp.csr_array:
-    """Return a matrix in which no place is stored twice: values of one place are added, as SciPy means it."""
+    """Return a matrix in which every entry is stored once; repeated entries are summed, as in SciPy."""
     if block.has_canonical_format:
         return block
     result = block.copy()

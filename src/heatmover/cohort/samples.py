@@ -1,8 +1,12 @@
-"""From labels and annotations of cells to a table of samples, in one pass over blocks."""
+"""Build the table of samples from labels and annotations of cells, in one pass over blocks.
+
+For `read_cohort`, `Cohort` and `heatmover.tl`; reads files only through a `Reader`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -12,27 +16,34 @@ import numpy as np
 
 from heatmover._base.types import Float64, Int32, Intp
 from heatmover._base.validation import LabelNames, import_extra
-from heatmover._base.words import counted, find, natural_order, naturally, quoted
-from heatmover.cohort.reader import Columns, Numbers, Reader, SubsetReader
+from heatmover._base.words import counted, find, natural_order, quoted
+from heatmover.cohort.reader import Reader, SubsetReader
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 
-__all__ = [
-    "Mixture",
-    "SampleTable",
-    "check_annotation",
-    "check_variable",
-    "column_of",
-    "encode",
-    "from_text",
-    "number_pattern",
-    "read_annotation",
-    "table_of",
-]
+# Nouns for samples and donors in column names.
+IDENTITIES = (
+    r"sample|specimen|biopsy|library|orig\.?ident|replicate|aliquot|"
+    r"patient|donor|subject|individual|participant|mouse|animal"
+)
+LIKELY = re.compile(IDENTITIES)
+# Names that end with one of these nouns, optionally followed by "id" or similar: donor_id, but not donor_ethnicity.
+IDENTIFIES = re.compile(rf"({IDENTITIES})s?[ _.-]?(id|no|nr|num|number|name|code|label|\d+)?$")
+PERHAPS = re.compile(r"batch|channel|lane|(^|[ _.-])(run|well|plate)|hash|_id$|^id$|sample|patient|donor|subject")
+# Properties of samples that do not identify them: sample_type, patient_group, donor_age.
+OF_SAMPLES = re.compile(r"type|group|class|status|condition|site|tissue|source|sex|age$|stage|treat|disease|date|time")
+# Annotations of cells: cell_type, bulk_labels, leiden_0.5, seurat_clusters, phase, predicted.celltype.l2.
+OF_CELLS = re.compile(
+    r"cell[ _.-]?(type|class|state|subset|ontology|label|cycle)|(^|bulk_)labels?$|louvain|leiden|cluster|phenograph|"
+    r"flowsom|annotation|^phase$|^ident$|subset|lineage|compartment|population|predicted|doublet"
+)
+# Largest number of (label, value) pairs to keep in memory per column; a column with more pairs identifies cells, not
+# samples or donors.
+MOST_PAIRS = 100_000
 
-# Numbers as text. A leading zero makes a name of it: patient 007 is not patient 7.
+# Pattern of numbers stored as text. Digits with a leading zero are a name: patient 007 is not patient 7.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE)
-# Digits of the largest whole number that is a float.
+# Largest number of digits of a whole number that a float can store.
 LONGEST_WHOLE = 308
 BOOLEANS = {"True": True, "False": False, "TRUE": True, "FALSE": False, "true": True, "false": False}
 
@@ -40,22 +51,31 @@ BOOLEANS = {"True": True, "False": False, "TRUE": True, "FALSE": False, "true": 
 @final
 @dataclass
 class Mixture:
-    """How many values of a column of text are numbers, and the first that is none."""
+    """Numbers of numeric and other values in a text column, and the first value that is not numeric."""
 
     numbers: int = 0
     texts: int = 0
-    # Digits after a leading zero, or too many for a number: names, among which numbers are names too.
+    # Number of values with a leading zero, or with more digits than a float can store. These values are names, and so
+    # are all other numbers in their column.
     padded: int = 0
     row: int = -1
     value: str = ""
 
+    @classmethod
+    def of(cls, values: Iterable[object], decimal: str) -> Mixture:
+        """Count values; None means a missing value."""
+        mixture, places = cls(), dict[object, int]()
+        codes = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
+        mixture.add(np.array(codes, dtype=np.intp), list(places), decimal, 0)
+        return mixture
+
     @property
     def mostly_numbers(self) -> bool:
-        """Whether more values are numbers than text, so that the text is likelier a slip than a name."""
+        """Whether more values are numbers than text, so that the text is more likely an error than a name."""
         return self.numbers > self.texts and self.texts > self.padded
 
     def add(self, codes: Intp, uniques: Sequence[object], decimal: str, row: int) -> None:
-        """Take in values, given as positions among the different ones; the first of them is in ``row``."""
+        """Add values, given as indices into the distinct values ``uniques``; ``row`` is the row of the first value."""
         pattern = number_pattern(decimal)
         counts = np.bincount(codes[codes >= 0], minlength=len(uniques))
         kinds = np.array([_kind(str(value).strip(), pattern) for value in uniques], dtype=np.int8)
@@ -72,88 +92,62 @@ NUMERIC, VERBAL, PADDED = range(3)
 
 
 def _kind(text: str, pattern: re.Pattern[str]) -> int:
-    if text[:1].isalpha() and text[:1] not in "iI":  # no number begins so; there may be as many names as cells
+    if text[:1].isalpha() and text[:1] not in "iI":  # skip most names quickly, because there may be one name per cell
         return VERBAL
     if pattern.fullmatch(text) and not long_name(text):
         return NUMERIC
     return PADDED if text.isascii() and text.isdigit() and len(text) <= LONGEST_WHOLE else VERBAL
 
 
-@final
-class Variation:
-    """Which columns vary within samples: all of them at once, block by block."""
+def unlikely_samples(column: str) -> int:
+    """Rank a column name: 0 for samples or donors, 1 for batches or channels, 2 for other names, 3 for cell types.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = np.array(names, dtype=object)
-        # Which hold more than whole numbers, and which vary within a sample.
-        self.fractional = np.zeros(len(names), dtype=bool)
-        self.varies = np.zeros(len(names), dtype=bool)
-        # A column that varies and has fractions is a feature: nothing else about it is of interest.
-        self._open = np.arange(len(names))
-        self._first = np.empty((0, len(names)))
-        self._varying = np.empty((0, len(names)), dtype=bool)
+    Examples
+    --------
+    >>> [unlikely_samples(name) for name in ("donor_id", "channel", "response", "bulk_labels")]
+    [0, 1, 2, 3]
+    """
+    name = column.lower()
+    if OF_CELLS.search(name):
+        return 3
+    if LIKELY.search(name) and not OF_SAMPLES.search(name):
+        return 0
+    return 1 if PERHAPS.search(name) else 2
 
-    def add(self, codes: Int32, n_samples: int, numbers: Float64) -> None:
-        """Take in the values ``(n_rows, n_columns)`` of the next cells, NaN where one is missing."""
-        order = np.argsort(codes, kind="stable")
-        order = order[np.searchsorted(codes[order], 0) :]
-        if not order.size or not self._open.size:
-            return
-        values, owners = numbers[np.ix_(order, self._open)], codes[order]
-        starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
-        present = owners[starts]
-        known = len(self._first)
-        self._first = np.concatenate([self._first, np.full((n_samples - known, self._open.size), np.nan)])
-        self._varying = np.concatenate([self._varying, np.zeros((n_samples - known, self._open.size), dtype=bool)])
-        fresh = present >= known
-        self._first[present[fresh]] = values[starts[fresh]]
-        anchors = self._first[owners]
-        differ = (values != anchors) & ~(np.isnan(values) & np.isnan(anchors))
-        self._varying[present] |= np.logical_or.reduceat(differ, starts, axis=0)
-        self.varies[self._open] = self._varying.any(axis=0)
-        self.fractional[self._open] |= (np.isfinite(values) & (values != np.floor(values))).any(axis=0)
-        keep = ~(self.varies & self.fractional)[self._open]
-        self._open, self._first, self._varying = self._open[keep], self._first[:, keep], self._varying[:, keep]
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Columns that vary within samples, with the number of samples where they do, as far as it is known."""
-        counts = self.varies.astype(np.int64)
-        counts[self._open] = self._varying.sum(axis=0)
-        places = np.flatnonzero(self.varies)
-        return dict(zip(self.names[places].tolist(), counts[places].tolist(), strict=True))
-
-    def constant(self, order: Sequence[int]) -> dict[str, list[Any]]:
-        """Return one value per sample, None where it is missing, of every column that is constant within samples."""
-        places = np.flatnonzero(~self.varies[self._open])
-        columns = self._first[np.ix_(np.array(order, dtype=np.intp), places)].T.tolist()
-        return {
-            str(name): [None if value != value else value for value in column]
-            for name, column in zip(self.names[self._open[places]], columns, strict=True)
-        }
+def _identifies(column: str) -> bool:
+    return unlikely_samples(column) == 0 and IDENTIFIES.search(column.lower()) is not None
 
 
 @final
 class SampleTable:
-    """Collects, block by block, the sample of each cell and the value of each variable in each sample.
+    """Table of samples, built block by block: the sample of each cell, and the value of each variable per sample.
 
     Parameters
     ----------
     sample_key
-        Column of the labels.
-    undecided, whole
-        Columns of numbers that may be features, and those of them whose type is that of whole numbers.
+        Column that contains the sample of each cell.
+    annotations, undecided
+        Columns that may describe samples or cells, and numeric columns that may be features.
+    whole
+        Undecided columns with an integer type.
     decimal
-        Mark of decimals if columns have no types, so that numbers are text; or empty.
+        Decimal mark if columns have no types and store numbers as text; otherwise empty.
     """
 
     def __init__(
-        self, sample_key: str, undecided: Sequence[str] = (), *, whole: Collection[str] = (), decimal: str = ""
+        self,
+        sample_key: str,
+        annotations: Sequence[str],
+        undecided: Sequence[str] = (),
+        *,
+        whole: Collection[str] = (),
+        decimal: str = "",
     ) -> None:
         self.sample_key = sample_key
         self.decimal = decimal
-        self.undecided = list(undecided)
-        # How much of a column of text is numbers; and columns of values that cannot be compared, such as lists.
+        self.columns = np.array([*annotations, *undecided], dtype=object)
+        # Numeric and other values in each text column; and columns whose values cannot be compared, such as lists.
         self.mixtures: dict[str, Mixture] = {}
         self.odd: set[str] = set()
         self.n_cells = 0
@@ -161,31 +155,94 @@ class SampleTable:
         self._codes: list[Int32] = []
         self._labels = LabelNames(f"samples in {quoted(sample_key)}")
         self._places: dict[str, int] = {}
-        self._variation: Variation | None = None
-        # Per annotation, the first value that each sample has, and its number.
-        self._values: dict[str, dict[object, int]] = {}
+        # For each annotation: the values of the first cells of all samples, each with a number.
+        self._values: dict[str, dict[object, int]] = {name: {} for name in annotations}
+        # (n_samples, n_columns): the first number of each sample, and whether the sample also has other numbers.
+        self._first = np.empty((0, self.columns.size))
+        self._varying = np.empty((0, self.columns.size), dtype=bool)
+        self._fractional = np.zeros(self.columns.size, dtype=bool)
         self._missing, self._first_missing = 0, -1
+        # For each column that identifies donors or samples: the pairs of label and value that occur together. No pairs
+        # are collected if the labels themselves identify donors or samples.
+        others = () if unlikely_samples(sample_key) == 0 else self.columns.tolist()
+        self._pairs: dict[str, set[tuple[int, object]]] = {name: set() for name in others if _identifies(name)}
 
-    def add(self, labels: Any, columns: Columns, numbers: Numbers = None) -> None:
-        """Take in the labels, annotations and undecided numbers of the next cells."""
-        codes = self._encode(labels)
-        self._codes.append(codes)
+    def add(self, labels: Any, columns: Mapping[str, Any], numbers: Float64 | None = None) -> None:
+        """Add the labels, annotations and undecided features of the next cells."""
+        codes = _positions(labels, self._place)
+        missing = np.flatnonzero(codes < 0)
+        if missing.size and not self._missing:
+            self._first_missing = self.n_cells + int(missing[0])
+        self._missing += missing.size
         fresh = np.unique(codes, return_index=True)[1]
         annotations = [self._numbered(name, column, fresh[codes[fresh] >= 0]) for name, column in columns.items()]
-        if self._variation is None:
-            self._variation = Variation([*columns, *self.undecided])
-        parts = [column[:, None] for column in annotations] + ([] if numbers is None else [numbers])
-        if parts:
-            self._variation.add(codes, len(self._places), np.hstack(parts))
+        columns_of_numbers = [column[:, None] for column in annotations] + ([] if numbers is None else [numbers])
+        if columns_of_numbers:
+            self._compare(codes, np.hstack(columns_of_numbers))
+        for name in tuple(self._pairs):
+            place = self.columns.tolist().index(name) - len(self._values)
+            if place < 0:
+                self._pair(name, codes, columns[name])
+            elif numbers is not None:
+                self._pair(name, codes, numbers[:, place])
+        self._codes.append(codes)
         self.n_cells += codes.size
 
+    def _compare(self, codes: Int32, numbers: Float64) -> None:
+        """Compare numbers ``(n_rows, n_columns)``, NaN for missing values, with the first number of each sample."""
+        before = len(self._first)
+        more = len(self._places) - before
+        self._first = np.concatenate([self._first, np.full((more, self.columns.size), np.nan)])
+        self._varying = np.concatenate([self._varying, np.zeros((more, self.columns.size), dtype=bool)])
+        order = np.argsort(codes, kind="stable")
+        order = order[np.searchsorted(codes[order], 0) :]  # drop cells without a label
+        if not order.size:
+            return
+        values, owners = numbers[order], codes[order]
+        samples, starts = np.unique(owners, return_index=True)
+        fresh = samples >= before
+        self._first[samples[fresh]] = values[starts[fresh]]
+        anchors = self._first[owners]
+        differ = (values != anchors) & ~(np.isnan(values) & np.isnan(anchors))
+        self._varying[samples] |= np.logical_or.reduceat(differ, starts, axis=0)
+        self._fractional |= (np.isfinite(values) & (values != np.floor(values))).any(axis=0)
+
+    def _pair(self, name: str, codes: Int32, column: Any) -> None:
+        """Store the pairs of labels and values of a column that occur in the same cell."""
+        try:
+            values, uniques = factorize(column)
+        except TypeError:  # lists and the like
+            del self._pairs[name]
+            return
+        present = (codes >= 0) & (values >= 0)
+        together = np.unique(codes[present].astype(np.int64) * len(uniques) + values[present])
+        if together.size <= MOST_PAIRS:
+            pairs = self._pairs[name]
+            pairs.update((pair // len(uniques), native(uniques[pair % len(uniques)])) for pair in together.tolist())
+        if max(together.size, len(self._pairs[name])) > MOST_PAIRS:
+            del self._pairs[name]
+
+    def shared(self) -> tuple[str, int] | None:
+        """Return a column of donors or samples whose values all occur with most labels, and the number of those labels.
+
+        Labels that occur in all donors or samples probably describe cells. If several columns qualify, return the
+        column with the most values; if no column qualifies, return None.
+        """
+        candidates = []
+        for name, pairs in self._pairs.items():
+            n_values = len({value for _, value in pairs})
+            everywhere = sum(count == n_values for count in Counter(label for label, _ in pairs).values())
+            if n_values > 1 and 2 * everywhere > len(self._places):
+                candidates.append((n_values, name, everywhere))
+        return max(candidates)[1:] if candidates else None
+
     def finish(self, place: Callable[[int], str] = "row {}".format) -> tuple[tuple[str, ...], Int32]:
-        """Return the names in natural order and each cell's position among them, or raise if a cell has no label.
+        """Return the sample names in natural order, and the sample of each cell as index; raise if a label is missing.
 
         Parameters
         ----------
         place
-            Says where a cell is by its row.
+            Function that returns the location of a cell in words, given its row.
         """
         if self._missing:
             raise InvalidInputError(
@@ -195,48 +252,38 @@ class SampleTable:
             )
         if self.n_cells == 0:
             raise InvalidInputError("at least one cell", "none")
-        spelt = list(self._places)
-        order = natural_order(spelt)
-        position = np.empty(len(spelt), dtype=np.int32)
-        position[order] = np.arange(len(spelt), dtype=np.int32)
-        self._order = order
-        return tuple(spelt[i] for i in order), position[np.concatenate(self._codes)]
+        self._order, names, codes = _in_natural_order(self._places, self._codes)
+        return names, codes
 
     @property
     def fractional(self) -> frozenset[str]:
-        """Those of the undecided columns that hold more than whole numbers."""
-        assert self._variation is not None
-        return frozenset(self._variation.names[self._variation.fractional].tolist())
+        """Columns with at least one value that is not a whole number."""
+        return frozenset(self.columns[self._fractional].tolist())
 
     @property
     def varying(self) -> dict[str, int]:
-        """Columns that vary within samples, with the number of samples where they do."""
-        assert self._variation is not None
-        return {name: count for name, count in self._variation.counts.items() if name not in self.odd}
+        """Number of samples in which a column varies, by name of the column; without columns that vary in no sample."""
+        counts = zip(self.columns.tolist(), self._varying.sum(axis=0).tolist(), strict=True)
+        return {name: count for name, count in counts if count and name not in self.odd}
 
     def variables(self) -> dict[str, list[object]]:
-        """Return, after `finish`, one value per sample of every column that is constant within samples."""
-        assert self._variation is not None
-        columns: dict[str, list[object]] = {}
-        for name, numbers in self._variation.constant(self._order).items():
+        """Return one value per sample for every column that is constant within samples; call `finish` first."""
+        variables: dict[str, list[object]] = {}
+        for place in np.flatnonzero(~self._varying.any(axis=0)).tolist():
+            name = str(self.columns[place])
             if name in self.odd:
                 continue
             values = list(self._values.get(name, ()))
-            given = [None if number is None else values[int(number)] if values else number for number in numbers]
-            columns[name] = _whole(given) if name in self._whole else given
-        return {name: from_text(each, self.decimal) for name, each in columns.items()} if self.decimal else columns
-
-    def _encode(self, labels: Any) -> Int32:
-        codes, uniques = factorize(labels)
-        places = np.full(len(uniques) + 1, -1, dtype=np.int32)  # the last is for missing labels, coded -1
-        for position, original in enumerate(uniques):
-            places[position] = self._place(original)
-        result = places[codes]
-        missing = np.flatnonzero(result < 0)
-        if missing.size and not self._missing:
-            self._first_missing = self.n_cells + int(missing[0])
-        self._missing += missing.size
-        return result
+            column: list[object] = []
+            for number in self._first[self._order, place].tolist():
+                if number != number:
+                    column.append(None)
+                elif values:
+                    column.append(values[int(number)])
+                else:
+                    column.append(int(number) if name in self._whole else number)
+            variables[name] = from_text(column, self.decimal) if self.decimal else column
+        return variables
 
     def _place(self, original: object) -> int:
         label = native(original)
@@ -245,14 +292,14 @@ class SampleTable:
         return self._places.setdefault(self._labels.add(label), len(self._places))
 
     def _numbered(self, name: str, column: Any, first: Intp) -> Float64:
-        """Return a number for each value of an annotation: NaN if it is missing, -1 if no sample begins with it.
+        """Return a number for the annotation of each cell: NaN if it is missing, -1 if no first cell has this value.
 
-        ``first`` are the cells with which samples begin in this block.
+        ``first`` contains the row of the first cell of each sample in this block.
         """
-        numbers = self._values.setdefault(name, {})
+        numbers = self._values[name]
         try:
             values, uniques = factorize(column)
-        except TypeError:  # lists and the like, of which nobody asks whether they are equal
+        except TypeError:  # lists and other values that cannot be compared
             self.odd.add(name)
             return np.full(len(column), np.nan)
         if self.decimal:
@@ -264,30 +311,38 @@ class SampleTable:
         return np.array([*(numbers.get(value, -1) for value in uniques), np.nan])[values]
 
 
+def _positions(block: Any, place: Callable[[object], int]) -> Int32:
+    """Return the index that ``place`` assigns to each value, ``(n_rows,)``; -1 for missing values."""
+    codes, uniques = factorize(block)
+    places = np.full(len(uniques) + 1, -1, dtype=np.int32)  # code -1 (missing) selects the last entry
+    # Skip categories without cells, which must not become names.
+    for code in np.unique(codes[codes >= 0]).tolist():
+        places[code] = place(uniques[code])
+    return places[codes]
+
+
+def _in_natural_order(places: Mapping[str, int], codes: Iterable[Int32]) -> tuple[list[int], tuple[str, ...], Int32]:
+    """Return the natural order of names, the sorted names, and each value as an index into them; -1 stays -1."""
+    names = list(places)
+    order = natural_order(names)
+    position = np.full(len(names) + 1, -1, dtype=np.int32)
+    position[order] = np.arange(len(names), dtype=np.int32)
+    return order, tuple(names[place] for place in order), position[np.concatenate([np.empty(0, np.int32), *codes])]
+
+
 def factorize(values: Any) -> tuple[Intp, list[Any]]:
-    """Return each value's position among the distinct values, -1 for a missing one, and the distinct values."""
+    """Return each value as an index into the distinct values (-1 for missing values), and the distinct values."""
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     kind = values.dtype
     if isinstance(kind, pandas.StringDtype) or (isinstance(kind, np.dtype) and kind.kind in "USTO"):
-        # Not by pandas, to which text ends at a NUL, so that "a" and "a\0b" are one.
+        # Do not use pandas here: it ends text at a NUL, and would treat "a" and "a\0b" as equal.
         places: dict[Any, int] = {}
         codes = np.array([places.setdefault(value, len(places)) for value in values.tolist()], dtype=np.intp)
-        known = np.array([not is_missing(value) for value in places], dtype=bool)
-        distinct = [value for value, keep in zip(places, known, strict=True) if keep]
-        return np.where(known, np.cumsum(known) - 1, -1)[codes], distinct
+        present = np.array([not is_missing(value) for value in places], dtype=bool)
+        distinct = [value for value, keep in zip(places, present, strict=True) if keep]
+        return np.where(present, np.cumsum(present) - 1, -1)[codes], distinct
     codes, uniques = pandas.factorize(values)
     return np.asarray(codes), list(uniques)
-
-
-def _whole(values: list[object]) -> list[object]:
-    return [None if value is None else int(value) for value in values]  # type: ignore[call-overload]
-
-
-def spell(label: object) -> str:
-    """Return the name of a sample as text."""
-    if isinstance(label, bytes):
-        return label.decode("utf-8", "replace")
-    return str(native(label))
 
 
 def native(value: Any) -> object:
@@ -302,12 +357,12 @@ def native(value: Any) -> object:
 
 
 def number_pattern(decimal: str) -> re.Pattern[str]:
-    """Return what numbers look like that have this mark of decimals."""
+    """Return the pattern of numbers with this decimal mark."""
     return NUMBER if decimal == "." else re.compile(NUMBER.pattern.replace(r"\.", re.escape(decimal)), re.IGNORECASE)
 
 
 def long_name(text: str) -> bool:
-    """Tell whether digits are more than a float holds: those of a name, of which two could become one number."""
+    """Return whether digits are too long for a float; they are then a name, because two could become one number."""
     digits = text.lstrip("+-")
     if len(digits) <= 15 or not (digits.isascii() and digits.isdigit()):
         return False
@@ -315,55 +370,54 @@ def long_name(text: str) -> bool:
 
 
 def from_text(values: list[object], decimal: str = ".") -> list[object]:
-    """Read numbers and truth values from text, if every known value is one."""
-    known, pattern = [value for value in values if value is not None], number_pattern(decimal)
-    if known and all(isinstance(value, float) or pattern.fullmatch(str(value)) for value in known):
+    """Convert text to numbers or to booleans if all values except missing values can be converted."""
+    present, pattern = [value for value in values if value is not None], number_pattern(decimal)
+    if present and all(isinstance(value, float) or pattern.fullmatch(str(value)) for value in present):
         numbers = [None if value is None else float(str(value).replace(decimal, ".")) for value in values]
         if any(number is not None and long_name(str(value)) for number, value in zip(numbers, values, strict=True)):
             return values
         whole = all(number is None or number.is_integer() for number in numbers)
         return [None if number is None else int(number) if whole else number for number in numbers]
-    if known and all(value in BOOLEANS for value in known):
+    if present and all(value in BOOLEANS for value in present):
         return [None if value is None else BOOLEANS[str(value)] for value in values]
     return values
 
 
 def check_variable(name: str, known: Sequence[str], varying: Mapping[str, int], n_samples: int) -> str:
-    """Return the name of a variable of the samples, or say why there is none of this name."""
+    """Return the checked name of a column of sample metadata; if it does not exist, the error explains why."""
     if name in varying and name not in known:
         raise InvalidInputError(
             f"{quoted(name)} to be constant within each sample",
             f"that it varies within {varying[name]} of {counted(n_samples, 'sample')}",
-            "choose a variable of samples, not of cells",
+            "choose sample metadata, not an annotation of cells",
         )
-    return find(name, known, "the name of a variable of the samples")
-
-
-def column_of(values: Sequence[object]) -> Any:
-    """Return one variable of the samples as a pandas Series of the narrowest of number, truth value, date, object."""
-    pandas = import_extra("pandas", package="pandas", extra="cohort")
-    series = pandas.Series(list(values), dtype=object)
-    kinds = {type(value) for value in series.dropna()}
-    if kinds and kinds <= {int, float}:
-        return pandas.to_numeric(series)
-    return series if str in kinds else series.infer_objects()
+    return find(name, known, "the name of a column of sample metadata")
 
 
 def table_of(names: Sequence[str], sample_key: str, variables: Mapping[str, Sequence[object]]) -> Any:
-    """Return the table of samples, one row per name, one column per variable."""
+    """Return the table of samples, one row per name, one column per variable.
+
+    Each column has the narrowest suitable type: number, boolean, date or object.
+    """
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     index = pandas.Index(list(names), dtype=object, name=sample_key)
-    columns = {name: column_of(values).set_axis(index) for name, values in variables.items()}
+    columns = {name: pandas.Series(list(values), index, dtype=object) for name, values in variables.items()}
+    for name, series in columns.items():
+        kinds = {type(value) for value in series.dropna()}
+        if kinds and kinds <= {int, float}:
+            columns[name] = pandas.to_numeric(series)
+        elif str not in kinds:
+            columns[name] = series.infer_objects()
     return pandas.DataFrame(columns, index=index)
 
 
 def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], constant: Iterable[str]) -> str:
-    """Return the name of a column that differs between the cells of a sample, or say why there is none."""
+    """Return the name of a column that differs between the cells of a sample, or raise an error."""
     if reader.annotations is None:
         raise InvalidInputError(
             f"{argument('cells')} to be a column of the cells",
-            f"{quoted(name)} and a {reader.kind}, which has none",
-            f"{argument('cells', 'auto')} makes clusters of the cells",
+            f"{quoted(name)} and a {reader.kind}, which has no such columns",
+            f"{argument('cells', 'auto')} clusters the cells",
         )
     if name in set(constant):
         raise InvalidInputError(
@@ -375,35 +429,29 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
 
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
-    """Return the value of each cell in a column, as `encode` does."""
+    """Read the values of all cells in a column, encoded as by `encode`."""
     if reader.inner is not None:
         codes, names = read_annotation(reader.inner, name)
         return codes[reader.rows] if isinstance(reader, SubsetReader) else codes, names
-    # Only this column is read, not all annotations that the file has.
+    # Read only this column, not all annotations of the file.
     narrow = replace(reader, annotations=(name,))
     return encode(columns[name] for _, columns, _ in narrow.label_blocks())
 
 
 def encode(blocks: Iterable[Any]) -> tuple[Int32, tuple[str, ...]]:
-    """Return values as positions among their names, -1 where one is missing, and the names in natural order.
+    """Return each value as an index into the names (-1 for missing values), and the names in natural order.
 
     Parameters
     ----------
     blocks
-        Consecutive values in forms that pandas can factorize: arrays, Categoricals, Series.
+        Blocks of consecutive values that pandas can factorize: arrays, Categoricals or Series.
     """
     places: dict[str, int] = {}
-    parts = [np.empty(0, dtype=np.int32)]
-    for block in blocks:
-        codes, uniques = factorize(block)
-        # Categories without cells are not among the values, and must not become names.
-        seen = np.unique(codes[codes >= 0]).tolist()
-        place = np.full(len(uniques) + 1, -1, dtype=np.int32)
-        for code in seen:
-            text = spell(uniques[code])
-            place[code] = places.setdefault(text, len(places)) if text.strip() else -1
-        parts.append(place[codes])
-    names = tuple(naturally(places))
-    order = np.full(len(names) + 1, -1, dtype=np.int32)  # the last is for missing values, coded -1
-    order[[places[name] for name in names]] = np.arange(len(names), dtype=np.int32)
-    return order[np.concatenate(parts)], names
+
+    def place(value: object) -> int:
+        text = str(native(value))
+        return places.setdefault(text, len(places)) if text.strip() else -1
+
+    codes = [_positions(block, place) for block in blocks]
+    _, names, positions = _in_natural_order(places, codes)
+    return positions, names

@@ -1,6 +1,6 @@
-"""Data with known truth: points on manifolds whose geodesic distances, and hence whose exact EMD, are known.
+"""Generate points on manifolds with known geodesic distances and exact EMD, for users and tests; touch no files.
 
-Generators return a `Dataset`: points, the measure each belongs to, and the true distance between points.
+Generators return a `Dataset`: points, the measure to which each point belongs, and the true distances between points.
 """
 
 from heatmover.datasets.dataset import Dataset

@@ -1,4 +1,4 @@
-"""A dataset with known truth: points, labels, and the ground distance the points really have."""
+"""Define the dataset with ground truth that every generator returns, for users and tests; touch no files."""
 
 from __future__ import annotations
 
@@ -17,34 +17,31 @@ from heatmover.errors import InvalidInputError
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.transport.exact import exact_distances
 
-__all__ = ["Dataset", "GroundDistance", "check_indices"]
-
 GroundDistance: TypeAlias = Callable[[Float64, Float64], Float64]
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Points in space, the measure each belongs to, and the true distances between them.
+    """Points in space, the measure to which each point belongs, and the true distances between points.
 
-    Everything is copied on the way in and read-only afterwards.
+    All arrays are read-only copies.
 
     Attributes
     ----------
     name
-        What the points lie on.
+        Name of the shape.
     points
-        float64 (n_points, n_dimensions): what a method gets to see.
+        float64 (n_points, n_dimensions): positions of the points in space, the input of a method.
     labels
-        (n_points,): the measure each point belongs to, as an int64 index or as a name.
+        (n_points,): measure of each point, as an int64 index or as a name.
     coordinates
-        float64 (n_points, n_coordinates): where on the manifold each point lies.
+        float64 (n_points, n_coordinates): position of each point on the manifold.
     annotations
-        What is known of each measure: arrays (n_measures, ...), in the order of ``measures().names``, which is
-        that of the sorted labels.
+        Ground truth for each measure: arrays (n_measures, ...), in the order of the sorted labels, as in
+        ``measures().names``.
     ground_distance
-        The true distance, as a function of coordinates: (n_a, n_coordinates), (n_b, n_coordinates) ->
-        (n_a, n_b).
+        True distance as a function of coordinates: (n_a, n_coordinates), (n_b, n_coordinates) -> (n_a, n_b).
 
     Examples
     --------
@@ -70,23 +67,34 @@ class Dataset:
     def __post_init__(self) -> None:
         points = check_matrix("points", self.points, dtype=np.float64)
         coordinates = check_matrix("coordinates", self.coordinates, dtype=np.float64)
-        labels = _check_labels(self.labels)
+        labels = as_array("labels", self.labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+            raise InvalidInputError(
+                "labels (n_points,) of whole numbers or strings", f"shape {labels.shape} of {labels.dtype}"
+            )
+        if labels.dtype.kind != "U":
+            labels = labels.astype(np.int64)
         if not len(points) == len(coordinates) == len(labels):
             raise InvalidInputError(
-                "as many points as coordinates and labels",
-                f"{len(points)}, {len(coordinates)} and {len(labels)}",
+                "as many points as coordinates and labels", f"{len(points)}, {len(coordinates)} and {len(labels)}"
             )
-        annotations = _check_annotations(self.annotations, np.unique(labels).size)
+        n_measures = np.unique(labels).size
+        annotations = {name: _frozen(as_array(name, values)) for name, values in self.annotations.items()}
+        for name, values in annotations.items():
+            if values.shape[:1] != (n_measures,):
+                raise InvalidInputError(
+                    f"the annotation {name!r} to have one value per measure ({n_measures})", f"shape {values.shape}"
+                )
         for field, value in (("points", points), ("labels", labels), ("coordinates", coordinates)):
             object.__setattr__(self, field, _frozen(value))
         object.__setattr__(self, "annotations", MappingProxyType(annotations))
 
     def measures(self) -> Measures:
-        """Return the measures, (n_measures, n_points): each is uniform over the points with its label."""
+        """Return the measures, (n_measures, n_points); each measure is uniform over the points with its label."""
         return measures_from_labels(self.labels)
 
     def geodesic(self, rows: npt.ArrayLike, columns: npt.ArrayLike) -> Float64:
-        """Return the true distances between some points and others.
+        """Return the true distances between selected points.
 
         Parameters
         ----------
@@ -96,24 +104,22 @@ class Dataset:
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            Distances along the manifold; ``noise`` in the ambient space is not part of them.
+            Distances along the manifold, without the ``noise`` of the ambient space.
         """
-        a, b = (
-            self.coordinates[check_indices(name, indices, len(self.points))]
-            for name, indices in (("rows", rows), ("columns", columns))
-        )
+        a = self.coordinates[check_indices("rows", rows, len(self.points))]
+        b = self.coordinates[check_indices("columns", columns, len(self.points))]
         return self.ground_distance(a, b)
 
     def exact_emd(self, *, n_jobs: int | None = None) -> Float64:
         """Return the exact Earth Mover's Distances for the true ground distance; needs the extra ``exact``.
 
-        The cost grows with the square of the number of measures and faster than the square of the number of
-        points in each: 100 measures of 100 points take a few seconds.
+        The time grows with the square of the number of measures, and faster than the square of the number of points of
+        a measure. 100 measures of 100 points take a few seconds.
 
         Parameters
         ----------
         n_jobs
-            Threads to use; every available core for None or -1. The result has the same bits for any number.
+            Number of threads; None or -1 for all available cores. The result is bit-identical for any number.
 
         Returns
         -------
@@ -131,7 +137,7 @@ class Dataset:
         )
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Any, ...]]:
-        # A read-only mapping cannot be pickled, and unpickled arrays would be writeable.
+        # Default pickling fails, because a read-only mapping cannot be pickled, and it would make arrays writable.
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["annotations"] = dict(self.annotations)
         return Dataset, tuple(values.values())
@@ -143,28 +149,8 @@ def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return copy
 
 
-def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = as_array("labels", labels)
-    if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise InvalidInputError(
-            "labels (n_points,) of whole numbers or strings", f"shape {array.shape} of {array.dtype}"
-        )
-    return array if array.dtype.kind == "U" else array.astype(np.int64)
-
-
-def _check_annotations(annotations: Mapping[str, npt.ArrayLike], n_measures: int) -> dict[str, npt.NDArray[Any]]:
-    checked = {name: _frozen(as_array(name, values)) for name, values in annotations.items()}
-    for name, values in checked.items():
-        if values.shape[:1] != (n_measures,):
-            raise InvalidInputError(
-                f"the annotation {name!r} to have one value per measure ({n_measures})",
-                f"shape {values.shape}",
-            )
-    return checked
-
-
 def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> Int64:
-    """Return indices (n_indices,) of ``n_points`` things as int64, or raise."""
+    """Return indices of points as int64, (n_indices,), or raise an error if they are not below ``n_points``."""
     array = as_array(name, indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInputError(

@@ -1,22 +1,22 @@
-"""Clouds of points on shapes whose geodesic distances are known: one function per shape.
+"""Draw clouds of points on shapes whose geodesic distances are known, for users and tests; touch no files.
 
-All shapes take the same parameters, which are explained here once; each function says what its own ``spread`` is
-measured in, and how many dimensions its shape needs.
+There is one function per shape. All shapes share the following parameters. Each function documents the unit of its
+``spread`` and the number of dimensions that its shape needs.
 
 n_measures
-    Number of measures: clouds of points, each around a center of its own on the shape.
+    Number of measures: clouds of points, each around its own center on the shape.
 points_per_measure
-    Points drawn for each measure. Labels are 0 to ``n_measures - 1``, and the points of a measure stand together.
+    Number of points of each measure. Labels are 0 to ``n_measures - 1``, and the points of a measure are contiguous.
 spread
-    Standard deviation of the points of a measure around its center; 0 puts all of them on the center.
+    Standard deviation of the points of a measure around its center; with 0 all points lie on the center.
 n_dimensions
-    Dimensions of the ambient space, at least those that the shape needs. In more dimensions the shape is rotated at
-    random, which changes no distance.
+    Number of dimensions of the ambient space, at least as many as the shape needs. In more dimensions the shape is
+    rotated at random, which does not change distances.
 noise
-    Standard deviation of Gaussian noise that is added to ``points`` in every direction of the ambient space. The
-    truth, that is ``coordinates`` and the distances, does not contain it.
+    Standard deviation of Gaussian noise added to ``points`` in every direction of the ambient space. The ground truth
+    (``coordinates`` and distances) is free of noise.
 random_state
-    Seed or generator; the same seed gives the same bits.
+    Seed or generator; the same seed gives bit-identical data.
 
 Every shape is a `Dataset` with the annotation ``center``, (n_measures, n_coordinates): the coordinates of the centers.
 """
@@ -34,13 +34,11 @@ from heatmover._base.validation import RandomState, check_integer, check_random_
 from heatmover.datasets.dataset import Dataset, GroundDistance
 from heatmover.errors import InvalidInputError
 
-__all__ = ["gaussians", "line", "ring", "s_curve", "sphere", "star", "swiss_roll", "torus"]
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Clouds:
-    """The clouds of one dataset: its checked options and its source of randomness; ``labels`` is (n_points,)."""
+    """Checked parameters and random generator of the clouds of one dataset; ``labels`` has the shape (n_points,)."""
 
     labels: Int64
     spread: float
@@ -49,12 +47,12 @@ class Clouds:
     rng: np.random.Generator
 
     def scatter(self, centers: Float64) -> Float64:
-        """Return Gaussian coordinates (n_points, n_coordinates) around centers (n_measures, n_coordinates)."""
+        """Draw Gaussian coordinates (n_points, n_coordinates) around centers (n_measures, n_coordinates)."""
         shape = (self.labels.size, centers.shape[1])
         return centers[self.labels] + self.spread * self.rng.standard_normal(shape)
 
     def embed(self, points: Float64) -> Float64:
-        """Turn points of the shape's own space into (n_points, n_dimensions), by a rotation, plus noise."""
+        """Rotate points of the shape's own space into the ambient space, (n_points, n_dimensions), and add noise."""
         own = points.shape[1]
         if self.n_dimensions > own:
             square = self.rng.standard_normal((self.n_dimensions, self.n_dimensions))
@@ -66,7 +64,7 @@ class Clouds:
     def dataset(
         self, name: str, points: Float64, coordinates: Float64, centers: Float64, distance: GroundDistance
     ) -> Dataset:
-        """Return the dataset of points in the shape's own space and of their coordinates."""
+        """Return the dataset for points in the shape's own space and their coordinates."""
         return Dataset(name, self.embed(points), self.labels, coordinates, {"center": centers}, distance)
 
 
@@ -80,7 +78,7 @@ def make_clouds(
     *,
     needs: int,
 ) -> Clouds:
-    """Check the parameters that all shapes share; the shape itself needs so many dimensions."""
+    """Check the parameters that all shapes share; ``needs`` is the number of dimensions that the shape needs."""
     n_measures = check_integer("n_measures", n_measures, minimum=1)
     points_per_measure = check_integer("points_per_measure", points_per_measure, minimum=1)
     return Clouds(
@@ -93,7 +91,7 @@ def make_clouds(
 
 
 def check_non_negative(name: str, value: object) -> float:
-    """Return ``value`` as a float, or raise unless it is a finite number of at least zero."""
+    """Return ``value`` as a float, or raise an error unless it is a finite number of at least zero."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
         raise InvalidInputError(f"{name} to be a finite number of at least 0", repr(value))
@@ -109,22 +107,22 @@ def line(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw Gaussian clouds along a line, with their centers uniform in [0, 1].
+    """Draw Gaussian clouds along a line, with centers distributed uniformly in [0, 1].
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
         Standard deviation of each cloud.
     n_dimensions
-        Dimensions of the ambient space, at least 1. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 1. With more than 1, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the position on the line, one column. True distance: that
-        of positions.
+        Dataset whose ``coordinates`` and annotation ``center`` contain one column, the position on the line. The true
+        distance is the difference of positions.
 
     Examples
     --------
@@ -148,21 +146,22 @@ def ring(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds around the unit circle, Gaussian in the angle, with their centers uniform.
+    """Draw clouds around the unit circle, Gaussian in the angle, with uniformly distributed centers.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
         Standard deviation of the angle within each cloud, in radians.
     n_dimensions
-        Dimensions of the ambient space, at least 2. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 2. With more than 2, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the angle, one column. True distance: the shorter way around.
+        Dataset whose ``coordinates`` and annotation ``center`` contain one column, the angle. The true distance is the
+        length of the shorter arc between two points.
 
     Examples
     --------
@@ -175,11 +174,7 @@ def ring(
     clouds = make_clouds(n_measures, points_per_measure, spread, n_dimensions, noise, random_state, needs=2)
     centers = clouds.rng.uniform(0, 2 * np.pi, (n_measures, 1))
     angles = clouds.scatter(centers) % (2 * np.pi)
-    return clouds.dataset("ring", np.hstack([np.cos(angles), np.sin(angles)]), angles, centers, _ring_distance)
-
-
-def _ring_distance(a: Float64, b: Float64) -> Float64:
-    return circle_distance(a[:, 0], b[:, 0])
+    return clouds.dataset("ring", np.hstack([np.cos(angles), np.sin(angles)]), angles, centers, circle_distance)
 
 
 def swiss_roll(
@@ -199,20 +194,22 @@ def swiss_roll(
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
-        Standard deviation of both the angle t and the height y within each cloud. A point that would pass the
-        axis is reflected there, or the sheet would cross itself; at the default spread this hardly happens.
+        Standard deviation of the angle t within each cloud, and of the height y unless ``height_spread`` is given.
+        Points beyond the axis of the roll are reflected, because otherwise the sheet would cross itself. With the
+        default spread hardly any point is reflected.
     height_spread
-        Standard deviation of the height alone; None for ``spread``. Broad clouds have 3 and 7: all of them overlap.
+        Standard deviation of the height, if it differs from the standard deviation of the angle. None: equal to
+        ``spread``. With a spread of 3 and a height spread of 7, all clouds overlap.
     n_dimensions
-        Dimensions of the ambient space, at least 3. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 3. With more than 3, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the arc length from the axis and the height. True distance:
-        Euclidean on the unrolled sheet.
+        Dataset whose ``coordinates`` and annotation ``center`` contain the arc length from the axis and the height. The
+        true distance is the Euclidean distance on the unrolled sheet.
 
     Examples
     --------
@@ -251,23 +248,23 @@ def s_curve(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds on a sheet of height 2, bent like an S: two three-quarter circles of radius 1.
+    """Draw clouds on an S-shaped sheet of height 2: two three-quarter circles of radius 1.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
-        Standard deviation along the curve and along the height. A point that would go beyond a full circle is
-        reflected there, or the sheet would cross itself; at the default spread this does not happen.
+        Standard deviation along the curve and along the height. Points beyond a full circle are reflected, because
+        otherwise the sheet would cross itself. With the default spread no point is reflected.
     n_dimensions
-        Dimensions of the ambient space, at least 3. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 3. With more than 3, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the arc length from the middle and the height. True distance:
-        Euclidean on the unrolled sheet.
+        Dataset whose ``coordinates`` and annotation ``center`` contain the arc length from the middle and the height.
+        The true distance is the Euclidean distance on the unrolled sheet.
 
     Examples
     --------
@@ -291,7 +288,7 @@ def s_curve(
 
 
 def _reflect(values: Float64, limit: float) -> Float64:
-    """Fold the line into [-limit, limit]."""
+    """Reflect values at both limits, so that all lie in [-limit, limit]."""
     steps = (values + limit) % (4 * limit)
     return np.where(np.abs(values) <= limit, values, np.minimum(steps, 4 * limit - steps) - limit)
 
@@ -305,21 +302,22 @@ def sphere(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds on the unit sphere: Gaussian in space around uniform centers, then pulled to the sphere.
+    """Draw clouds on the unit sphere: Gaussian in space around uniform centers, then projected to the sphere.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
-        Standard deviation of each cloud in space, before it is pulled to the sphere.
+        Standard deviation of each cloud in space, before it is projected to the sphere.
     n_dimensions
-        Dimensions of the ambient space, at least 3. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 3. With more than 3, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: unit vectors. True distance: the angle between them, 0 to pi.
+        Dataset whose ``coordinates`` and annotation ``center`` contain unit vectors. The true distance is the angle
+        between two vectors, 0 to pi.
 
     Examples
     --------
@@ -354,17 +352,17 @@ def torus(
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
         Standard deviation of both angles within each cloud, in radians.
     n_dimensions
-        Dimensions of the ambient space, at least 4. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 4. With more than 4, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the two angles. True distance: Euclidean in the two
-        shorter ways around.
+        Dataset whose ``coordinates`` and annotation ``center`` contain the two angles. The true distance is the square
+        root of the sum of the squared lengths of the shorter arcs on both circles.
 
     Examples
     --------
@@ -383,12 +381,8 @@ def torus(
         np.column_stack([np.cos(first), np.sin(first), np.cos(second), np.sin(second)]),
         angles,
         centers,
-        _torus_distance,
+        circle_distance,
     )
-
-
-def _torus_distance(a: Float64, b: Float64) -> Float64:
-    return np.hypot(circle_distance(a[:, 0], b[:, 0]), circle_distance(a[:, 1], b[:, 1]))
 
 
 def gaussians(
@@ -401,25 +395,25 @@ def gaussians(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw Gaussian clouds in flat space, with their means from the standard normal law.
+    """Draw Gaussian clouds in flat space, with means from the standard normal distribution.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
         Standard deviation of each cloud, in every coordinate.
     n_coordinates
-        Dimensions that the clouds fill.
+        Number of dimensions in which the clouds vary.
     n_dimensions
-        Dimensions of the ambient space, at least ``n_coordinates``, which is the default. In more, the shape
-        is rotated at random.
+        Number of dimensions of the ambient space, at least ``n_coordinates``. None: ``n_coordinates``. With more than
+        ``n_coordinates``, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: positions in the ``n_coordinates`` dimensions. True distance:
-        Euclidean.
+        Dataset whose ``coordinates`` and annotation ``center`` contain positions in ``n_coordinates`` dimensions. The
+        true distance is the Euclidean distance.
 
     Examples
     --------
@@ -452,25 +446,25 @@ def star(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds on the straight arms of a star in the plane, with their centers uniform up to radius 1.
+    """Draw clouds on the straight arms of a star in the plane, with centers distributed uniformly up to radius 1.
 
     Parameters
     ----------
     n_measures, points_per_measure, noise, random_state
-        As for all shapes; `heatmover.datasets.shapes` explains them.
+        Parameters that all shapes share, explained in `heatmover.datasets.shapes`.
     spread
-        Standard deviation along the arm. A point that passes the center of the star goes on along another arm,
-        drawn at random.
+        Standard deviation along the arm. A point that passes the center of the star continues along another arm, drawn
+        at random.
     n_arms
         Number of arms, at equal angles.
     n_dimensions
-        Dimensions of the ambient space, at least 2. In more, the shape is rotated at random.
+        Number of dimensions of the ambient space, at least 2. With more than 2, the shape is rotated at random.
 
     Returns
     -------
     Dataset
-        Coordinates and the annotation ``center``: the index of the arm and the radius. True distance: along
-        the arms, through the center from one arm to another.
+        Dataset whose ``coordinates`` and annotation ``center`` contain the index of the arm and the radius. The true
+        distance is the length of the path along the arms, which leads through the center from one arm to another.
 
     Examples
     --------
@@ -505,20 +499,20 @@ def _star_distance(a: Float64, b: Float64) -> Float64:
 
 
 def euclidean_distance(a: Float64, b: Float64) -> Float64:
-    """Return straight-line distances (n_a, n_b): the truth wherever the coordinates unroll the manifold."""
-    # Here, because scipy.spatial takes a while to import and is not needed to generate.
+    """Return Euclidean distances (n_a, n_b); they are geodesic distances if the coordinates unroll the manifold."""
+    # Imported here because scipy.spatial takes a while to import and generating data does not need it.
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(a, b))
 
 
 def circle_distance(a: Float64, b: Float64) -> Float64:
-    """Return the shorter way around the circle, (n_a, n_b), between angles (n_a,) and (n_b,)."""
+    """Return the distances (n_a, n_b) between points with angles (n_a, n_angles) and (n_b, n_angles) on circles."""
     gap = np.abs(a[:, None] - b[None, :]) % (2 * np.pi)
-    return np.minimum(gap, 2 * np.pi - gap)
+    return np.asarray(np.hypot.reduce(np.minimum(gap, 2 * np.pi - gap), axis=2))
 
 
 def great_circle(a: Float64, b: Float64) -> Float64:
     """Return the angles (n_a, n_b) between unit vectors (n_a, 3) and (n_b, 3)."""
-    # The arc cosine of the scalar product loses half of the digits near 0 and near pi; this form loses none.
+    # The arc cosine of the scalar product loses half of the digits near 0 and pi; this formula loses none.
     return 2 * np.arctan2(euclidean_distance(a, b), euclidean_distance(a, -b))

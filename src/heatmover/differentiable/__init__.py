@@ -1,4 +1,4 @@
-"""Diffusion Earth Mover's Distance as a loss for PyTorch (extra ``torch``): gradients of masses, points and clouds."""
+"""Use Diffusion EMD as a PyTorch loss (extra ``torch``) with gradients in masses, points and clouds; for users."""
 
 from __future__ import annotations
 

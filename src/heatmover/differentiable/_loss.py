@@ -1,4 +1,4 @@
-"""Diffusion EMD for PyTorch, on the CPU: gradients in masses, in positions of points and in new points."""
+"""Compute Diffusion EMD of PyTorch tensors, with gradients in masses, positions and new points, for users."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs.graph import Graph
 from heatmover.measures import MASS_TOLERANCE
 
-__all__ = ["DiffusionEMDLoss", "diffusion_emd", "embed"]
-
 
 def check_tensor(name: str, values: object) -> None:
-    """Raise unless this is a tensor of float32 or float64."""
+    """Raise an error unless this is a tensor of float32 or float64."""
     if not isinstance(values, torch.Tensor):
         raise InvalidInputError(f"{name} to be a torch.Tensor", type(values).__name__, "use torch.as_tensor")
     if values.dtype not in (torch.float32, torch.float64):
@@ -35,7 +33,7 @@ def check_tensor(name: str, values: object) -> None:
 
 
 def check_together(**tensors: torch.Tensor) -> None:
-    """Raise unless all tensors have the same type and lie on the same device."""
+    """Raise an error unless all tensors have the same type and are on the same device."""
     for what, advice in (("dtype", "call .to(dtype) on one of them"), ("device", "call .to(device) on one of them")):
         values = {name: getattr(tensor, what) for name, tensor in tensors.items()}
         if len(set(values.values())) > 1:
@@ -44,7 +42,7 @@ def check_together(**tensors: torch.Tensor) -> None:
 
 
 def check_masses(name: str, masses: Any, n_points: int, *, normalize: bool) -> torch.Tensor:
-    """Return masses ``(n_points,)`` or ``(n_pairs, n_points)``, normalised if asked for, or raise."""
+    """Return masses ``(n_points,)`` or ``(n_pairs, n_points)``, normalized if requested, or raise an error."""
     check_tensor(name, masses)
     if masses.ndim not in (1, 2) or masses.shape[-1] != n_points or masses.numel() == 0:
         raise InvalidInputError(
@@ -60,11 +58,13 @@ def check_masses(name: str, masses: Any, n_points: int, *, normalize: bool) -> t
     if lacking < -MASS_TOLERANCE:
         raise InvalidInputError(
             f"non-negative {name}",
-            f"a total of {lacking:.3g} below zero",
-            "a step along the gradient leaves the simplex: optimise logits and pass torch.softmax(logits, -1)",
+            f"negative values that sum to {lacking:.3g}",
+            "a step along the gradient leaves the simplex: optimize logits and pass torch.softmax(logits, -1)",
         )
     if normalize:
-        return _normalized(name, masses, total)
+        if float(total.min()) <= 0:
+            raise InvalidInputError(f"{name} with mass in every row", f"a sum of {float(total.min()):.3g}")
+        return masses / masses.sum(dim=-1, keepdim=True)
     off = float((total - 1).abs().max())
     if off > MASS_TOLERANCE:
         raise InvalidInputError(
@@ -75,14 +75,8 @@ def check_masses(name: str, masses: Any, n_points: int, *, normalize: bool) -> t
     return masses
 
 
-def _normalized(name: str, masses: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    if float(total.min()) <= 0:
-        raise InvalidInputError(f"{name} with mass in every row", f"a sum of {float(total.min()):.3g}")
-    return masses / masses.sum(dim=-1, keepdim=True)
-
-
 def check_points(name: str, points: Any, *, n_points: int | None = None, n_dimensions: int | None = None) -> None:
-    """Raise unless this is a tensor of finite positions ``(..., n_points, n_dimensions)``."""
+    """Raise an error unless this is a tensor of finite positions ``(..., n_points, n_dimensions)``."""
     check_tensor(name, points)
     rows, columns = n_points or "n_points", n_dimensions or "n_dimensions"
     wrong = points.ndim < 2 or points.numel() == 0
@@ -96,20 +90,21 @@ def check_points(name: str, points: Any, *, n_points: int | None = None, n_dimen
 
 
 def embed(masses: torch.Tensor, model: DiffusionEMD) -> torch.Tensor:
-    """Embed measures with a fitted model, differentiably: `DiffusionEMD.transform` for tensors.
+    """Embed tensors of measures with a fitted model, with gradients: `DiffusionEMD.transform` for PyTorch.
 
     Parameters
     ----------
     masses
-        ``(n_measures, n_points)``, float32 or float64, rows that sum to one (to 1e-4) unless the model normalises.
+        Masses ``(n_measures, n_points)``, float32 or float64. Rows must sum to one (up to 1e-4) unless the model
+        normalizes them.
     model
         A fitted `DiffusionEMD`, with any method, full or compact.
 
     Returns
     -------
     Tensor
-        ``(n_measures, n_features)``, of the type and on the device of ``masses``; computed on the CPU in the model's
-        own precision (``DiffusionEMD(dtype="float64")`` if that matters).
+        Embedding ``(n_measures, n_features)`` with the type and on the device of ``masses``. It is computed on the CPU
+        in the precision of the model; for double precision use ``DiffusionEMD(dtype="float64")``.
 
     Examples
     --------
@@ -134,15 +129,15 @@ def diffusion_emd(first: torch.Tensor, second: torch.Tensor, model: DiffusionEMD
     Parameters
     ----------
     first, second
-        Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64, rows that sum to one (to 1e-4) unless
-        the model normalises. One measure and many are compared with each of the many.
+        Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64. Rows must sum to one (up to 1e-4) unless
+        the model normalizes them. A single measure is compared with each row of the other argument.
     model
         A fitted `DiffusionEMD`, with any method, full or compact.
 
     Returns
     -------
     Tensor
-        ``()`` or ``(n_pairs,)``.
+        Distances, ``()`` or ``(n_pairs,)``.
 
     Examples
     --------
@@ -153,7 +148,7 @@ def diffusion_emd(first: torch.Tensor, second: torch.Tensor, model: DiffusionEMD
     >>> logits = torch.zeros(30, dtype=torch.float64, requires_grad=True)
     >>> target = torch.eye(30, dtype=torch.float64)[15]
     >>> diffusion_emd(torch.softmax(logits, 0), target, model).backward()
-    >>> int(logits.grad.argmin())  # mass is wanted at the target
+    >>> int(logits.grad.argmin())  # the gradient moves mass to the target
     15
     """
     check_is_fitted(model)
@@ -178,50 +173,51 @@ class _Embedding(torch.autograd.Function):
         return torch.from_numpy(ctx.model.apply_transpose(gradient.cpu().numpy())).to(*ctx.like), None
 
 
-# New points enter by a kernel half as wide as the graph's, over ENTRY_NODES times as many nodes as the graph has
-# neighbors. Weights fall to zero at the last node, or the loss would jump where another node takes its place: the
-# gradient missed 25% of the change along a path in 2-D, 40% in 3-D and 70% in R^10, and now misses less than 1%. With
-# as many nodes as neighbors, a cloud moved by its gradient in R^10 ended 0.35 from its goal; with twice as many 0.15,
-# about as before (0.17).
+# The mass of a new point is spread by a kernel half as wide as the kernel of the graph. The number of nodes that
+# receive mass is ENTRY_NODES times the number of neighbors in the graph. Weights fall to zero at the farthest of these
+# nodes. Otherwise the loss would jump where another node replaces the farthest node. The gradient then missed 25% of
+# the change of the loss along a path in 2-D, 40% in 3-D and 70% in R^10. With weights that fall to zero, the gradient
+# misses less than 1%. With as many nodes as neighbors, a cloud moved by its gradient in R^10 ended 0.35 from its goal.
+# With twice as many nodes, the cloud ended 0.15 from its goal (0.17 with weights that do not fall to zero).
 ENTRY_WIDTH, ENTRY_NODES = 0.5, 2
-# Added before weights are divided by their sum: where all nodes are equally far, they share the mass.
+# Added to weights before they are divided by their sum, so that equally distant nodes share the mass.
 TIED = 1e-6
 
 
 @final
 class DiffusionEMDLoss(torch.nn.Module):
-    """Diffusion Earth Mover's Distance between measures on a graph, as a differentiable loss.
+    """Differentiable loss: Diffusion Earth Mover's Distances between measures on a graph.
 
     Gradients flow to the masses, to the positions of the graph's points, and to new points that enter the graph. Each
-    gradient costs one more run of the recurrence; memory is linear in the number of points. Everything is computed on
-    the CPU, in the type of the tensors (positions: in float64), and returned on the device of the tensors.
+    gradient costs one more run of the recurrence, and memory is linear in the number of points. The loss is computed on
+    the CPU, in the type of the tensors (in float64 for positions), and returned on the device of the tensors.
 
     Parameters
     ----------
     graph
-        The graph the measures live on.
+        Graph on whose points the measures are defined.
     points
-        Positions of its points, ``(n_points, n_dimensions)``, needed by `enter` and `straying` only.
+        Positions of the graph's points, ``(n_points, n_dimensions)``, needed only for `enter` and `straying`.
     max_scale, n_scales, alpha, weights, density, norm, random_state
-        As in `DiffusionEMD`. They are settled here, once, and so are the bandwidth and the polynomials: constants of
-        the loss that no gradient looks into.
+        As in `DiffusionEMD`. These parameters, the bandwidth and the polynomials are fixed when the loss is created,
+        and no gradient flows through them.
     tol
-        Largest error of any scale's density. A gradient with respect to positions loses a digit more: a derivative
-        weighs the terms left out by the square of their degree.
+        Largest error of the density at any scale. Gradients with respect to positions are one digit less accurate,
+        because a derivative multiplies the omitted terms by the square of their degree.
     normalize
-        Divide masses by their sums, and differentiate through it. False: sums that are off by more than 1e-4 are an
-        error, and so are negative masses of more than that in total.
+        Divide masses by their sums, and differentiate through the division. False: sums that differ from one by more
+        than 1e-4 raise an error, and so do negative masses of more than 1e-4 in total.
     entry_bandwidth
-        Width of the kernel by which new points enter; ``"auto"``: half the graph's bandwidth.
+        Width of the kernel for new points; ``"auto"``: half the graph's bandwidth.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Attributes
     ----------
     graph : Graph
-        The graph, as of the last `rebuild`.
+        The graph after the last `rebuild`.
     scales : range
-        The scales compared.
+        The scales k, with diffusion times ``2**k``.
 
     Examples
     --------
@@ -284,19 +280,19 @@ class DiffusionEMDLoss(torch.nn.Module):
         Parameters
         ----------
         first, second
-            Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64, rows that sum to one. One measure and
-            many are compared with each of the many.
+            Masses ``(n_points,)`` or ``(n_pairs, n_points)``, float32 or float64; rows sum to one. A single measure is
+            compared with each row of the other argument.
         points
-            Positions ``(n_points, n_dimensions)`` to compute the affinities from, with the graph's neighbours and
-            bandwidth; gradients flow to them. Points that were equal when the graph was made are one node, at their
-            mean, until `rebuild`. Needs a graph from points with the Gaussian kernel. None: the graph
-            as it is, which is faster. Polynomials for positions hold on the whole of [-1, 1], because nothing is known
-            of the spectrum of points yet to come; they are 1.2 to 1.4 times as long.
+            Positions ``(n_points, n_dimensions)`` from which affinities are computed, with the graph's neighbors and
+            bandwidth. Gradients flow to the positions. Points that were equal when the graph was built share one node,
+            at their mean, until `rebuild`. The graph must have been built from points with the Gaussian kernel. None:
+            use the affinities of the graph, which is faster. Polynomials for positions cover all of [-1, 1], because
+            the spectrum of future positions is unknown; they have 1.2 to 1.4 times as many terms.
 
         Returns
         -------
         Tensor
-            ``()`` or ``(n_pairs,)``. Equal measures have distance 0 and gradient 0.
+            Distances, ``()`` or ``(n_pairs,)``. Equal measures have distance 0 and gradient 0.
         """
         one = check_masses("first", first, self.n_points, normalize=self.normalize)
         other = check_masses("second", second, self.n_points, normalize=self.normalize)
@@ -306,29 +302,33 @@ class DiffusionEMDLoss(torch.nn.Module):
         difference = one - other
         rows = self._at_nodes(torch.atleast_2d(difference).cpu())
         if points is None:
-            distances = self._distances(rows, self._data(rows.dtype), self._top.to(rows.dtype), self._settled)
+            if rows.dtype == torch.float32:
+                check_single(self._operator, self.scales[-1], "call .double() on the masses")
+            distances = self._distances(rows, self._data.to(rows), self._top.to(rows), self._settled)
         else:
             distances = self._distances_at(points, rows)
         return distances.reshape(difference.shape[:-1]).to(difference)
 
     def enter(self, cloud: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the masses on the graph of points that are not part of it, differentiable in both.
+        """Spread the mass of new points over the graph, differentiably in their positions and weights.
 
-        Every new point spreads its mass over the nodes nearest to it, twice as many as the graph has neighbors, in
-        proportion to ``exp(-d^2 / width^2) - exp(-D^2 / width^2)``, where D is the distance to the first node beyond
-        them. The masses are continuous in the positions, so the gradient accounts for the change along a path.
+        The mass of a new point is spread over its nearest nodes in proportion to
+        ``exp(-d^2 / width^2) - exp(-D^2 / width^2)``, where d is the distance to the node and D the distance to the
+        nearest node that receives no mass. The number of nodes is twice the number of neighbors in the graph. The
+        masses are continuous in the positions, so the gradient accounts for the change along a path.
 
         Parameters
         ----------
         cloud
-            ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``, for instance from a generator.
+            Positions of the new points, ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``, for instance
+            from a generator.
         weights
             Mass of each new point, ``(n_new,)`` or ``(n_clouds, n_new)``; None for equal masses that sum to one.
 
         Returns
         -------
         Tensor
-            ``(n_points,)`` or ``(n_clouds, n_points)``: to be passed to the loss.
+            Masses for the loss, ``(n_points,)`` or ``(n_clouds, n_points)``.
 
         Examples
         --------
@@ -351,26 +351,25 @@ class DiffusionEMDLoss(torch.nn.Module):
                 f"weights of shape {tuple(cloud.shape[:-1])}", f"{getattr(weights, 'shape', type(weights).__name__)}"
             )
         check_together(cloud=cloud, weights=weights)
-        if cloud.ndim == 2:
-            return self._on_points(entry.spread(cloud.cpu(), weights.cpu())).to(cloud)
-        parts = [entry.spread(one, mass) for one, mass in zip(cloud.cpu(), weights.cpu(), strict=True)]
-        return self._on_points(torch.stack(parts)).to(cloud)
+        clouds, masses = cloud.cpu().reshape(-1, *cloud.shape[-2:]), weights.cpu().reshape(-1, cloud.shape[-2])
+        parts = torch.stack([entry.spread(one, mass) for one, mass in zip(clouds, masses, strict=True)])
+        return self._on_points(parts).reshape(*cloud.shape[:-2], self.n_points).to(cloud)
 
     def straying(self, cloud: torch.Tensor) -> torch.Tensor:
-        """Return how far new points are from the graph: their squared distance to the weighted mean of their nodes.
+        """Return the squared distances of new points to the graph: to the weighted mean of their nearest nodes.
 
-        The loss looks at where mass lies on the graph, not at how far off it a new point floats; a share of this
-        added to the loss holds a cloud on the data.
+        The loss depends on where mass lies on the graph, not on how far new points are from the graph. Adding a
+        multiple of these distances to the loss keeps a cloud on the data.
 
         Parameters
         ----------
         cloud
-            ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``.
+            Positions of the new points, ``(n_new, n_dimensions)`` or ``(n_clouds, n_new, n_dimensions)``.
 
         Returns
         -------
         Tensor
-            ``(n_new,)`` or ``(n_clouds, n_new)``.
+            Squared distances, ``(n_new,)`` or ``(n_clouds, n_new)``.
         """
         entry = self._check_cloud(cloud)
         flat = cloud.reshape(-1, cloud.shape[-1]).cpu()
@@ -378,20 +377,20 @@ class DiffusionEMDLoss(torch.nn.Module):
 
     @torch.no_grad()
     def rebuild(self, points: torch.Tensor | npt.ArrayLike) -> Self:
-        """Find the neighbours anew at other positions; bandwidth, scales and polynomials stay as they are.
+        """Recompute the neighbors at new positions; bandwidth, scales and polynomials do not change.
 
-        Positions that have moved by about the bandwidth have other neighbours than the graph's. The distance jumps
-        where neighbours change, so rebuild every few steps rather than at every one, and not within a line search.
+        Points that have moved by about the bandwidth have new neighbors. The distance jumps when neighbors change, so
+        rebuild every few steps rather than at every step, and not within a line search.
 
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``.
+            New positions of the points, ``(n_points, n_dimensions)``.
 
         Returns
         -------
         DiffusionEMDLoss
-            Itself.
+            The loss itself.
         """
         width = self._bandwidth()
         places = points.detach().cpu().numpy() if isinstance(points, torch.Tensor) else points
@@ -400,7 +399,9 @@ class DiffusionEMDLoss(torch.nn.Module):
         how = self.graph.construction
         if how["n_neighbors"] is None:
             raise InvalidInputError(
-                "a graph with a number of neighbours", "one built with a radius", "build a new loss from a new graph"
+                "a graph with a fixed number of neighbors",
+                "one built with a radius",
+                "build a new graph and a new loss",
             )
         graph = Graph.from_points(
             places, how["n_neighbors"], bandwidth=width, neighbors=how["neighbors"], n_jobs=self._n_threads
@@ -414,81 +415,67 @@ class DiffusionEMDLoss(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Return the settings, for torch's own printing of modules."""
-        weighed = f"alpha={self.alpha:g}" if self.weights is None else f"weights={np.round(self.weights, 4).tolist()}"
-        return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, {weighed}, norm={self.norm!r}"
+        """Return the settings for PyTorch's printing of modules."""
+        weighting = f"alpha={self.alpha:g}" if self.weights is None else f"weights={np.round(self.weights, 4).tolist()}"
+        return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, {weighting}, norm={self.norm!r}"
 
     def _settle(self, graph: Graph, operator: DiffusionOperator) -> None:
         self.graph, self._operator = graph, operator
-        self._place = None if graph.place is None else torch.from_numpy(graph.place.copy())
-        self._copies = None if graph.place is None else torch.from_numpy(np.bincount(graph.place))
+        place = np.arange(graph.n_points) if graph.place is None else graph.place.copy()
+        self._place, self._copies = torch.from_numpy(place), torch.from_numpy(np.bincount(place))
         self._support = SparsityPattern(operator.symmetric, graph.first[operator.order], self._n_threads)
         self._order = torch.from_numpy(operator.order)
         self._component = torch.from_numpy(operator.component.astype(np.int64))
-        self._n_components = operator.n_components
         self._top = torch.from_numpy(operator.top)
-        self._entries = {torch.float64: torch.from_numpy(operator.symmetric.data)}
+        self._data = torch.from_numpy(operator.symmetric.data)
         tol = self.tol * operator.tightening
         self._settled = Expansion.of_scales(self.scales, lowest=operator.lowest, tol=tol)
         self._moving = Expansion.of_scales(self.scales, lowest=-1.0, tol=tol)
 
-    def _data(self, dtype: torch.dtype) -> torch.Tensor:
-        if dtype == torch.float32:
-            check_single(self._operator, self.scales[-1], "call .double() on the masses")
-        if dtype not in self._entries:
-            self._entries[dtype] = self._entries[torch.float64].to(dtype)
-        return self._entries[dtype]
-
     def _distances_at(self, points: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         width = self._bandwidth()
-        # Differences of close points lose digits, and the way back through the recurrence loses some more.
-        places = points.cpu().double()
-        if self._copies is not None:
-            places = (self._at_nodes(places.T) / self._copies).T
-        places = places[self._order]
+        # Use float64, because differences of close points lose precision, and the backward pass loses more.
+        places = (self._at_nodes(points.cpu().double().T) / self._copies).T[self._order]
         data, degree = operator_at(places, self._support, width)
-        total = torch.zeros(self._n_components, dtype=degree.dtype).index_add(0, self._component, degree)
+        total = torch.zeros(self._operator.n_components, dtype=degree.dtype).index_add(0, self._component, degree)
         top = (degree / total[self._component]).sqrt()
         return self._distances(rows.double(), data, top, self._moving)
 
     def _on_points(self, masses: torch.Tensor) -> torch.Tensor:
-        """Give every point an equal part of the mass of its node: ``(..., n_nodes)`` -> ``(..., n_points)``."""
-        if self._place is None:
-            return masses
+        """Share the mass of every node equally among its points: ``(..., n_nodes)`` -> ``(..., n_points)``."""
         return (masses / self._copies)[..., self._place]
 
     def _at_nodes(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values of the points ``(n_rows, n_points)`` summed over the points of each node."""
-        if self._place is None:
-            return values
+        """Sum values of points over the points of each node: ``(n_rows, n_points)`` -> ``(n_rows, n_nodes)``."""
         empty = torch.zeros(values.shape[0], self.graph.n_nodes, dtype=values.dtype)
         return empty.index_add(1, self._place, values)
 
     def _distances(
         self, rows: torch.Tensor, data: torch.Tensor, top: torch.Tensor, expansion: Expansion
     ) -> torch.Tensor:
-        """Return the distances ``(n_pairs,)`` that differences of measures ``(n_pairs, n_nodes)`` stand for."""
+        """Return the distances ``(n_pairs,)`` from differences of measures ``(n_pairs, n_nodes)``."""
         columns = rows.T[self._order]
         outward = (top if self.density == "adjoint" else 1 / top)[:, None]
         start = columns / outward
-        # A polynomial that was cut takes a known share of the top eigenvectors away; mass is exact with it.
-        parts = torch.zeros(self._n_components, rows.shape[0], dtype=rows.dtype)
+        # A truncated polynomial removes a known share of the top eigenvectors; adding this share back conserves mass
+        # exactly.
+        parts = torch.zeros(self._operator.n_components, rows.shape[0], dtype=rows.dtype)
         parts = parts.index_add(0, self._component, start * top[:, None])[self._component] * top[:, None]
         diffused = powers(start, data, self._support, expansion)
         densities = [y + float(lack) * parts for y, lack in zip(diffused, expansion.missing, strict=True)]
-        # Row by row, each with one or two densities: a product with the whole matrix would wait for BLAS threads.
+        # Every row combines one or two densities; a product with the whole matrix would wait for BLAS threads.
         blocks = [sum(float(row[k]) * densities[k] for k in np.flatnonzero(row)) for row in self._matrix]
         return torch.stack([(outward * block).abs().sum(dim=0) for block in blocks]).sum(dim=0)
 
     def _bandwidth(self) -> float:
-        """Return the width of the graph's kernel, or raise if positions have no smooth effect on it."""
+        """Return the bandwidth of the graph, or raise an error if affinities are no smooth function of positions."""
         how = self.graph.construction
         euclidean = how.get("source") == "points" and how.get("metric", "euclidean") == "euclidean"
         if not euclidean or how.get("kernel") != "gaussian":
             raise InvalidInputError(
                 "a graph from points with the Gaussian kernel of Euclidean distances",
                 f"{self.graph}",
-                "only its affinities are a known smooth function of positions: use Graph.from_points(points)",
+                "only these affinities are a smooth function of positions: use Graph.from_points(points)",
             )
         return float(how["bandwidth"])
 
@@ -498,14 +485,14 @@ class DiffusionEMDLoss(torch.nn.Module):
             raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
         width = self._entry_bandwidth
         width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
-        # Equal points are entered as one: the neighbours of a new point are different nodes, not copies of one.
+        # Use each node once, so that the neighbors of a new point are different nodes and not copies of one point.
         n_neighbors = self.graph.construction.get("n_neighbors") or 30
         return Entry(places[self.graph.first], ENTRY_NODES * n_neighbors + 1, width)
 
     def _check_cloud(self, cloud: torch.Tensor) -> Entry:
         if self._entry is None:
             raise InvalidInputError(
-                "a loss that knows where the graph's points are", "none", "pass points= to DiffusionEMDLoss"
+                "a loss with the positions of the graph's points", "none", "pass points= to DiffusionEMDLoss"
             )
         check_points("cloud", cloud, n_dimensions=self._entry.points.shape[1])
         if cloud.ndim > 3:
@@ -515,40 +502,39 @@ class DiffusionEMDLoss(torch.nn.Module):
 
 @final
 class Entry:
-    """New points enter a graph: each spreads its mass over its nearest nodes by kernel weights.
+    """Kernel that spreads the mass of new points over their nearest nodes.
 
     Parameters
     ----------
     points
         Positions of the nodes, ``(n_points, n_dimensions)``.
     n_nodes
-        Nodes that a new point spreads its mass over. The weight falls continuously to zero at the last node, unless
-        the graph has no further nodes.
+        Number of nodes over which the mass of a new point is spread. The weight falls continuously to zero at the last
+        node, unless the graph has no further nodes.
     width
-        Of the kernel ``exp(-d^2 / width^2)``.
+        Width of the kernel ``exp(-d^2 / width^2)``.
     """
 
     def __init__(self, points: FloatArray, n_nodes: int, width: float) -> None:
         self.points = points
         self.width = width
-        self._count = min(n_nodes, len(points))
-        self._search: Any = None
+        self._search = NearestNeighbors(n_neighbors=min(n_nodes, len(points))).fit(points)
 
     def weigh(self, cloud: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the nearest nodes of each point of a cloud and its weights on them.
+        """Return the nearest nodes of each new point and the weights of these nodes.
 
         Parameters
         ----------
         cloud
-            ``(n_new, n_dimensions)``, on the CPU.
+            Positions of the new points, ``(n_new, n_dimensions)``, on the CPU.
 
         Returns
         -------
         nodes, weights
-            ``(n_new, n_nodes)`` each; weights sum to one over the nodes, however far the point is: what would
-            underflow cancels (softmax).
+            Indices and weights of the nodes, ``(n_new, n_nodes)`` each. The weights of a point sum to one at any
+            distance, because a softmax does not underflow.
         """
-        nodes = self._nearest(cloud)
+        nodes = torch.from_numpy(self._search.kneighbors(cloud.detach().numpy(), return_distance=False))
         squares = ((cloud[:, None] - self._positions(nodes, cloud.dtype)) / self.width).square().sum(dim=-1)
         weights = torch.softmax(-squares, dim=-1)
         if nodes.shape[1] < len(self.points):
@@ -557,20 +543,15 @@ class Entry:
         return nodes, weights
 
     def spread(self, cloud: torch.Tensor, masses: torch.Tensor) -> torch.Tensor:
-        """Return the masses ``(n_points,)`` that a cloud ``(n_new, n_dimensions)`` with ``masses`` ``(n_new,)`` has."""
+        """Spread ``masses``, ``(n_new,)``, of a cloud, ``(n_new, n_dimensions)``, over the nodes, ``(n_points,)``."""
         nodes, weights = self.weigh(cloud)
         empty = torch.zeros(len(self.points), dtype=cloud.dtype)
         return empty.index_add(0, nodes.flatten(), (weights * masses[:, None]).flatten())
 
     def offset(self, cloud: torch.Tensor) -> torch.Tensor:
-        """Return the vector ``(n_new, n_dimensions)`` to each point from the weighted mean of its nodes."""
+        """Return the vectors from the weighted mean of its nodes to each new point, ``(n_new, n_dimensions)``."""
         nodes, weights = self.weigh(cloud)
         return cloud - (weights[:, :, None] * self._positions(nodes, cloud.dtype)).sum(dim=1)
-
-    def _nearest(self, cloud: torch.Tensor) -> torch.Tensor:
-        if self._search is None:  # a graph that nobody enters needs no search
-            self._search = NearestNeighbors(n_neighbors=self._count).fit(self.points)
-        return torch.from_numpy(self._search.kneighbors(cloud.detach().numpy(), return_distance=False))
 
     def _positions(self, nodes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return torch.from_numpy(self.points[nodes.numpy()]).to(dtype)

@@ -1,1 +1,1 @@
-"""Heat diffusion on a graph: the operator, its dyadic scales, and one file per way to compute its powers."""
+"""Diffuse heat on a graph: the operator, its dyadic scales, one file per method; embeddings and atlases call it."""

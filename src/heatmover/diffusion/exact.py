@@ -1,12 +1,13 @@
-"""The plain ways to diffuse: a dense eigendecomposition, and one step after the other.
+"""Diffuse by a dense eigendecomposition, or step by step; embeddings and scales call it; it touches no files.
 
-`ExactDiffuser` is slow and obviously right, the oracle of all others.
+`ExactDiffuser` is slow and simple. It is the reference for all other methods.
 
-`WalkDiffuser` is for graphs so uneven that polynomials of S lose every digit. Polynomials and eigenvectors compute in
-the coordinates of S, where mass is divided by the root of the stationary law. If that root varies by more than a float
-has digits, rounding at the faintest points is larger than all mass at the others. The walk itself only adds products of
-numbers that are not negative: every entry of a density is right to within a few units of rounding per step, however
-small it is, at the price of 2^k products for scale k.
+`WalkDiffuser` is for graphs whose affinities vary so much that polynomials of S lose all precision. Polynomials and
+eigenvectors compute in the coordinates of S, where mass is divided by the square root of the stationary distribution.
+If these square roots differ by more than the precision of a float, the rounding error at points of small probability
+exceeds all mass at the other points. `WalkDiffuser` takes the steps of the random walk one by one, and only adds
+products of non-negative numbers. So every entry of a density is accurate to a few units of rounding per step, however
+small the entry is. Scale k costs 2^k products with the operator.
 """
 
 from __future__ import annotations
@@ -24,29 +25,28 @@ from heatmover._base.types import Float64, Intp
 from heatmover.diffusion.operator import Block, Diffuser, DiffusionOperator, rounding
 from heatmover.errors import InvalidInputError
 
-__all__ = ["LONGEST", "ExactDiffuser", "WalkDiffuser", "solver_rounding"]
-
-# Memory is 8 n^2 bytes and time about n^3: 10,000 points take 800 MB and some minutes.
+# Largest number of points of `ExactDiffuser`, whose memory is 8 n^2 bytes and whose time grows with n^3: 10,000 points
+# take 800 MB and a few minutes.
 LARGEST = 10_000
 
 
-# Roundings of LAPACK's eigenpairs: measured as ||V L V' - S|| and ||V V' - 1|| on 12 to 1,500 points, at most half of
-# SOLVER + SOLVER_ROOT * sqrt(n_points) times the rounding of S itself.
+# The rounding error of LAPACK's eigenpairs is at most SOLVER + SOLVER_ROOT * sqrt(n_points) times the rounding of S.
+# The measured errors ||V L V' - S|| and ||V V' - 1|| were at most half of this on 12 to 1,500 points.
 SOLVER, SOLVER_ROOT = 8, 4
 
 
 @final
 class ExactDiffuser(Diffuser):
-    """Powers of S from all of its eigenvalues, component by component, float64 throughout.
+    """Diffusion by all eigenvalues of S, component by component, in float64.
 
     Parameters
     ----------
     operator
-        At most 10,000 points.
+        Diffusion operator on at most 10,000 points.
     adjoint
         True for densities of the adjoint, False for the paper's literal P^t.
     parts
-        The eigenpairs, if they are known.
+        Eigenpairs of the components if they are already computed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ExactDiffuser(Diffuser):
         self._outward = (self._top if adjoint else 1 / self._top)[:, None]
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        """Return the diffuser as a record, which omits the operator and the density."""
         parts = {
             f"part_{number}": Record(
                 arrays={"rows": part.rows.astype(np.int64, copy=False), "values": part.values, "vectors": part.vectors}
@@ -77,7 +77,7 @@ class ExactDiffuser(Diffuser):
 
     @classmethod
     def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> ExactDiffuser:
-        """Return the diffuser of a record, or raise if it is none."""
+        """Return the diffuser that a record holds, or raise an error if the record is invalid."""
         parts = []
         for number in range(record.integer("n_parts")):
             stored = record.part(f"part_{number}")
@@ -91,14 +91,14 @@ class ExactDiffuser(Diffuser):
         start = np.ascontiguousarray(masses[self.operator.order] / self._outward)
         known, spectra = self._known(start), [part.spectrum(start) for part in self._parts]
         for scale in scales:
-            yield self._density(known, spectra, scale)
+            yield self._in_graph_order(self._outward * self._power(known, spectra, scale))
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
-        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        """Yield the densities at 2^0, 2^1, ... steps; see `Diffuser.diffuse_progressively`."""
         return (density for scale in count() for density in self.diffuse(masses, range(scale, scale + 1)))
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
-        """Return the sum of the transposed operators on one block each; see `Diffuser.collect`."""
+        """Apply the transpose of `diffuse`; see `Diffuser.collect`."""
         values: Block | None = None
         for scale, block in zip(scales, blocks, strict=True):
             start = np.ascontiguousarray(block[self.operator.order] * self._outward)
@@ -108,19 +108,16 @@ class ExactDiffuser(Diffuser):
         return self._in_graph_order(values / self._outward)
 
     def error_bound(self, scales: range) -> Float64:
-        """Return what rounding may do: nothing is cut off."""
+        """Return a bound on the rounding error, the only error of this method, ``(n_scales,)``."""
         return solver_rounding(self.operator.n_points) * np.array([rounding(2**k, np.float64) for k in scales])
 
     def _known(self, start: Block) -> Block:
-        """Return the part of each column on the top eigenvectors, which no power changes."""
+        """Return the projection of each column on the top eigenvectors, which powers do not change."""
         from heatmover._base.compiled.recurrence import known_parts
 
         shares = np.empty((self.operator.n_components, start.shape[1]))
         known_parts(start, self._top, self.operator.component, shares)
         return np.asarray(self._top[:, None] * shares[self.operator.component])
-
-    def _density(self, known: Block, spectra: Sequence[Block], scale: int) -> Block:
-        return self._in_graph_order(self._outward * self._power(known, spectra, scale))
 
     def _power(self, known: Block, spectra: Sequence[Block], scale: int) -> Block:
         result = known.copy()
@@ -135,14 +132,14 @@ class ExactDiffuser(Diffuser):
 
 
 def solver_rounding(n_points: int) -> float:
-    """Return how much more than a product with S the eigenpairs of that many points are rounded."""
+    """Return the rounding error of the eigenpairs of a graph, as a multiple of the rounding error of S."""
     return float(SOLVER + SOLVER_ROOT * np.sqrt(n_points))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Component:
-    """The eigenpairs of S on one component, less the top eigenvector, whose eigenvalue is 1 at any power."""
+    """Eigenpairs of S on one component without the top eigenvector, which powers do not change."""
 
     rows: Intp  # (n_rows,)
     values: Float64  # (n_rows,)
@@ -154,7 +151,7 @@ class _Component:
         values, vectors = np.linalg.eigh(operator.symmetric[rows][:, rows].toarray() - np.outer(top, top))
         return cls(rows, np.clip(values, -1, 1), np.ascontiguousarray(vectors))
 
-    # Not by matrix products of numpy: how they round a column depends on how many there are.
+    # NumPy's matrix products are avoided, because their rounding of a column depends on the number of columns.
     def spectrum(self, start: Block) -> Float64:
         from heatmover._base.compiled.lowrank import coordinates
 
@@ -171,27 +168,27 @@ class _Component:
 
 
 def _joined_rows(operator: DiffusionOperator) -> list[Intp]:
-    """Return the rows of each component of at least two points: the mass of a single one stays where it is."""
+    """Return the rows of each component with at least two points; the mass of a single point never moves."""
     sizes = np.bincount(operator.component, minlength=operator.n_components)
     groups = np.split(np.argsort(operator.component, kind="stable"), np.cumsum(sizes)[:-1])
     return [group for group in groups if group.size > 1]
 
 
-# 2^18 steps of 1,000 points with 10 neighbours take 3 s per measure.
+# Largest scale that is computed step by step: 2^18 steps on 1,000 points with 10 neighbors take 3 s per measure.
 LONGEST = 18
 
-# Roundings of an entry of the walk beside those of its two sums.
+# Number of roundings per entry and step, in addition to one rounding per term of the entry's sum.
 ROUNDINGS = 10
 
 
 @final
 class WalkDiffuser(Diffuser):
-    """Powers of the walk by as many sparse products, float64 throughout.
+    """Diffusion step by step, with one sparse product per step, in float64.
 
     Parameters
     ----------
     operator
-        The diffusion operator, in float64.
+        Diffusion operator in float64.
     adjoint
         True for densities of the adjoint, False for the paper's literal P^t.
     """
@@ -208,12 +205,12 @@ class WalkDiffuser(Diffuser):
         )
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        """Return the diffuser as a record, which omits the operator and the density."""
         return Record({"kind": "walk"})
 
     @classmethod
     def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> WalkDiffuser:
-        """Return the diffuser of a record, or raise if it is none."""
+        """Return the diffuser that a record holds, or raise an error if the record is invalid."""
         record.text("kind", ("walk",))
         return cls(operator, adjoint=adjoint)
 
@@ -226,14 +223,14 @@ class WalkDiffuser(Diffuser):
             yield density
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
-        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        """Yield the densities at 2^0, 2^1, ... steps; see `Diffuser.diffuse_progressively`."""
         density = next(self.diffuse(masses, range(1)))
         for scale in count():
             yield density
             density = _walk(self._forward, density, 2**scale)
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
-        """Return the sum of the transposed operators on one block each, coarsest first; see `Diffuser.collect`."""
+        """Apply the transpose of `diffuse`, from the coarsest scale to the finest; see `Diffuser.collect`."""
         inputs = [np.asarray(block, dtype=np.float64) for block in blocks]
         total: Block = np.zeros_like(inputs[-1])
         for scale, block in zip(reversed(scales), reversed(inputs), strict=True):
@@ -242,13 +239,13 @@ class WalkDiffuser(Diffuser):
         return total
 
     def error_bound(self, scales: range) -> Float64:
-        """Return what rounding may do: nothing is cut off, and nothing is subtracted."""
+        """Return a bound on the rounding error, ``(n_scales,)``; sums of non-negative terms lose no digits."""
         per_step = (int(np.diff(self._forward.indptr).max()) + ROUNDINGS) * np.finfo(np.float64).eps
         return np.array([2**scale * per_step for scale in scales])
 
 
 def _walk(matrix: sp.csr_array, block: Block, steps: int) -> Block:
-    """Return ``matrix ** steps @ block``; SciPy adds each column by itself, in the order of the entries."""
+    """Return ``matrix ** steps @ block``; SciPy sums each column separately, in the order of the entries."""
     for _ in range(steps):
         block = matrix @ block
     return block

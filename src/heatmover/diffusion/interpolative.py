@@ -1,26 +1,27 @@
-"""Coarse powers of the operator on nested skeletons of points: the paper's Algorithm 4, in a two-sided form.
+"""Compute coarse powers of the operator on nested skeletons of points (the paper's Algorithm 4), for embeddings.
 
-Without its known part on the top eigenvectors, S^s is close to C' A C: C interpolates all points between few, the
-skeleton, and A is the power between the points of the skeleton. Its square, C' (A C C' A) C, has a smaller rank, so
-that a part of the skeleton suffices, and so on from scale to scale, at a cost that does not depend on the graph but
-for the product that shortens C. (The recursion printed in the paper leaves out C C'.)
+Without the known top eigenvectors, S^s is close to C' A C. The matrix C interpolates the values at all points from a
+few points, the skeleton, and A is the power between the points of the skeleton. The square C' (A C C' A) C has a
+smaller rank, so a subset of the skeleton suffices. This repeats from scale to scale. Only the product that shortens C
+has a cost that depends on the size of the graph. (The recursion printed in the paper omits C C'.)
 
-The squares are taken in coordinates in which they are diagonal: C = P^-1 Q' with Q orthonormal and A = P' H P with H
-diagonal, both from a sketch of S^s by Rayleigh and Ritz. In the basis Q and its complement
+Squares are computed in coordinates in which they are diagonal: C = P^-1 Q' with Q orthonormal and A = P' H P with H
+diagonal, both computed from a sketch of S^s by Rayleigh-Ritz. In the basis of Q and its complement
 
     S^s = [[H + D, R'], [R, F]],
 
-and only H is used. The first bounds on the other blocks are measured; squaring takes d = ||D||, e = ||D H||, r = ||R||,
-w = ||R H||, f = ||F||, with h = ||H||, to
+and only H is used. At the first scale, test vectors yield bounds on the other blocks: d = ||D||, e = ||D H||, r =
+||R||, w = ||R H|| and f = ||F||. With h = ||H||, the bounds on the blocks of the square are
 
     d: 2 e + d^2 + r^2                r: w + r (d + f)             f: f^2 + r^2
     e: h (2 h e + d e + r w)          w: h (h w + r e + f w)
 
-A single bound on the error would double at every scale of a graph with an eigenvalue near 1. Here only e does, which
-starts at rounding, and at each squaring it gains r w, an error of second order.
+If a graph has an eigenvalue near 1, a single bound on the whole error would double at every scale. Here only e doubles:
+it starts at the size of rounding errors, and each squaring adds r w, an error of second order.
 
-`interpolative_factors` has as many points as a tolerance needs. `nested_skeletons` has as many as the paper prescribes,
-R_delta(S^(2^k)), because there the points themselves are compared; its skeletons span the top eigenvectors too.
+`interpolative_factors` uses as many points as a given tolerance requires. `nested_skeletons` uses as many points as the
+paper prescribes, R_delta(S^(2^k)), because that method compares the densities at the points of the skeletons. Its
+skeletons also span the top eigenvectors.
 """
 
 from __future__ import annotations
@@ -43,33 +44,27 @@ from heatmover.diffusion.lowrank import (
 )
 from heatmover.diffusion.operator import DiffusionOperator, rounding
 
-__all__ = [
-    "basis_threshold",
-    "cut_skeleton",
-    "interpolative_factors",
-    "nested_skeletons",
-    "prescribed_ranks",
-]
-
 EPSILON = float(np.finfo(np.float64).eps)
 
-# Parts of H below tol / CUT are dropped at every scale. The rest of tol is for what the sketch misses.
+# Entries of H below tol / CUT are dropped at every scale; the other half of tol is reserved for the error of the
+# sketch.
 CUT = 2.0
-# The sketch must hold all singular values above tol / FINEST, and they must be at most this share of its columns: what
-# lies beyond shows up in the bound several times too large.
+# The sketch must contain all singular values above tol / FINEST, because the bound overstates missing singular values
+# several times. The number of these values must be at most the share FILLED of the columns of the sketch.
 FINEST = 50.0
 FILLED = 0.9
-# Passes of the sketch through the operator. One is enough unless a graph hangs together by a thread.
+# Maximal number of passes of the sketch through the operator. One pass is enough unless parts of a graph are nearly
+# disconnected.
 PASSES = 3
 # The paper's gamma: "in practice we set gamma = n / 10".
 BASIS_SHARE = 0.1
-# Columns of a sketch beyond the rank: the chance of a poor draw falls like exp(-columns) (Halko, Martinsson and Tropp
-# 2011, Corollary 10.9), and the paper takes eight.
+# Number of columns of a sketch in addition to the rank. The probability of a poor draw falls like exp(-columns) (Halko,
+# Martinsson and Tropp 2011, Corollary 10.9), and the paper uses eight.
 OVERSAMPLING = 8
-# Test vectors that measure the error. On powers of a swiss roll's operator the bound was 14 times the error with 10
-# vectors, 6 times with 16, 3 times with 32 and twice with 64.
+# Number of test vectors that measure the error. On powers of the operator of a swiss roll, the bound exceeded the error
+# by a factor of 14 with 10 vectors, 6 with 16, 3 with 32 and 2 with 64.
 TEST_ROWS = 32
-# A skeleton of a prescribed size leaves out what has less than this of the norm: its pivots would be rounding.
+# A skeleton of a prescribed size omits values of H smaller than this, because their pivots would be rounding errors.
 REGULAR = 1e-10
 
 
@@ -84,31 +79,31 @@ def interpolative_factors(
     most: int = 2_000,
     n_threads: int = 1,
 ) -> list[Factor] | None:
-    """Return S^(2^k) for k from ``first`` to ``last``, interpolated between nested skeletons, each within ``tol``.
+    """Return S^(2^k) for k from ``first`` to ``last``, interpolated from nested skeletons, each within ``tol``.
 
     Parameters
     ----------
     operator
-        The diffusion operator, in float64.
+        Diffusion operator in float64.
     first, last
-        The coarse scales.
+        First and last coarse scale.
     rank
-        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the sketch starts with a
-        quarter more and grows until it holds the rank.
+        Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The sketch starts with about
+        25% more columns and grows until it contains the rank.
     tol
-        Bound asked for at every scale, in the spectral norm; it fails with a probability of about 1e-10.
+        Requested bound on the error at every scale, in the spectral norm; it fails with a probability of about 1e-10.
     rng
-        Draws the sketch and the test vectors.
+        Random generator for the sketch and the test vectors.
     most
-        Columns that the sketch may grow to.
+        Largest number of columns of the sketch.
     n_threads
-        Threads to use.
+        Number of threads.
 
     Returns
     -------
     list of Factor, or None
         None if ``most`` columns do not reach the bound, or if rounding exceeds it. The rows of a basis at the points
-        of its skeleton are the identity, and each skeleton is a part of the one before.
+        of its skeleton form the identity, and each skeleton is a subset of the previous one.
 
     Examples
     --------
@@ -133,21 +128,21 @@ def interpolative_factors(
 
 
 def basis_threshold(n_points: int) -> float:
-    """Return the paper's gamma, the rank below which the basis is recomputed: a tenth of the points."""
+    """Return the paper's gamma, a tenth of the points: the basis is recomputed if the rank is below gamma."""
     return BASIS_SHARE * n_points
 
 
 def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> dict[int, int]:
-    """Return the rank R_delta(S^(2^k)) of every scale k from 1 on at which it is below gamma, by the density of states.
+    """Return R_delta(S^(2^k)), by the density of states, for all scales from the first k >= 1 with a rank below gamma.
 
     Parameters
     ----------
     states
-        Of the operator.
+        Density of states of the operator.
     max_scale
-        K.
+        Largest scale K.
     delta
-        The paper's threshold of rank.
+        The paper's threshold of the rank.
 
     Examples
     --------
@@ -165,33 +160,28 @@ def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> d
 
 
 def nested_skeletons(
-    operator: DiffusionOperator,
-    ranks: Mapping[int, int],
-    *,
-    tol: float,
-    rng: np.random.Generator,
-    n_threads: int = 1,
+    operator: DiffusionOperator, ranks: Mapping[int, int], *, tol: float, rng: np.random.Generator, n_threads: int = 1
 ) -> list[Factor]:
-    """Return S^(2^k), less its part on the top eigenvectors, interpolated between skeletons of prescribed size.
+    """Return S^(2^k), without the top eigenvectors, interpolated from skeletons of prescribed size.
 
     Parameters
     ----------
     operator
-        The diffusion operator, in float64.
+        Diffusion operator in float64.
     ranks
-        Of consecutive scales k, finest first: how many points stand for S^(2^k), its top eigenvectors included.
+        Number of points that represent S^(2^k), including top eigenvectors, for consecutive scales k, finest first.
     tol
-        More points are taken where these would leave more than half of ``tol``. Every bound is at most ``tol`` unless
-        rounding forbids it: ask the factors.
+        Requested bound on the error at every scale. If the prescribed number of points leaves an error above half of
+        ``tol``, more points are used. Rounding may exceed the requested bound; the factors contain the actual bounds.
     rng
-        Draws the sketch and the test vectors.
+        Random generator for the sketch and the test vectors.
     n_threads
-        Threads to use.
+        Number of threads.
 
     Returns
     -------
     list of Factor
-        Their skeletons are nested: the paper's centers phi_k.
+        Factors with nested skeletons, the paper's centers phi_k.
 
     Examples
     --------
@@ -205,7 +195,7 @@ def nested_skeletons(
     power = _Power(operator, scales.start, tol / (32 * 2.0 ** (len(scales) - 1)), n_threads)
     width = int(1.25 * ranks[scales.start]) + OVERSAMPLING
     block = _sketch(power, width, operator.n_points, tol / FINEST, rng)
-    assert block is not None  # it may grow to all points
+    assert block is not None  # the sketch may grow to all points
     top = np.zeros((operator.n_components, operator.n_points))
     top[operator.component, np.arange(operator.n_points)] = operator.top
     factors: list[Factor] = []
@@ -221,7 +211,7 @@ def nested_skeletons(
 
 @dataclass(frozen=True, eq=False)
 class _Power:
-    """S^(2^scale), less its part on the top eigenvectors."""
+    """The power S^(2^scale) without the top eigenvectors, as a function of blocks."""
 
     operator: DiffusionOperator
     scale: int
@@ -229,7 +219,7 @@ class _Power:
     n_threads: int
 
     def __call__(self, block: Float64, *, halved: bool = False, tol: float = 0.0) -> Float64:
-        """Apply it, or its square root, to a block ``(n_points, width)``."""
+        """Apply the power, or its square root, to a block ``(n_points, width)``."""
         scale, tol = self.scale - int(halved), max(tol, self.tol, EPSILON)
         return np.asarray(deflated_power(self.operator, block, scale, tol, n_threads=self.n_threads))
 
@@ -238,12 +228,12 @@ class _Power:
         return max(self.tol, EPSILON) + rounding(2**self.scale, np.float64)
 
     def gaussian(self, width: int, rng: np.random.Generator) -> Float64:
-        """Draw columns ``(n_points, width)``."""
+        """Draw Gaussian columns ``(n_points, width)``."""
         return rng.standard_normal((self.operator.n_points, width))
 
 
 def _sketch(power: _Power, width: int, most: int, finest: float, rng: np.random.Generator) -> Float64 | None:
-    """Apply the power to Gaussian columns, as many as it takes to hold all of its singular values above ``finest``."""
+    """Apply the power to enough Gaussian columns to contain all of its singular values above ``finest``."""
     n_points = power.operator.n_points
     most = min(most, n_points)
     width = min(width, most)
@@ -266,7 +256,7 @@ def _ritz(power: _Power, block: Float64) -> tuple[Float64, Float64]:
     if power.scale == 0:
         core = basis.T @ power(basis)
     else:
-        # Half of the steps, squared, take 0.7 of the degree.
+        # Squaring the power of half the steps takes 0.7 of the polynomial degree of the whole power.
         half = power(basis, halved=True)
         core = half.T @ half
     values, turn = np.linalg.eigh((core + core.T) / 2)
@@ -275,8 +265,8 @@ def _ritz(power: _Power, block: Float64) -> tuple[Float64, Float64]:
 
 
 @dataclass(frozen=True)
-class _Errors:
-    """Bounds on the blocks that H leaves out; the names are explained at the top of the module."""
+class _BlockBounds:
+    """Bounds on the blocks other than H; the top of the module explains the names."""
 
     d: float
     e: float
@@ -288,10 +278,10 @@ class _Errors:
     def total(self) -> float:
         return _norm_of_blocks(self.d, self.r, self.f)
 
-    def squared(self, h: float, noise: float) -> _Errors:
-        """Return the bounds for the square, H being of norm h, with ``noise`` from rounding."""
+    def squared(self, h: float, noise: float) -> _BlockBounds:
+        """Return the bounds for the square, where H has norm ``h`` and rounding adds ``noise``."""
         d, e, r, w, f = self.d, self.e, self.r, self.w, self.f
-        return _Errors(
+        return _BlockBounds(
             d=2 * e + d**2 + r**2 + noise,
             e=h * (2 * h * e + d * e + r * w) + h * noise,
             r=w + r * (d + f),
@@ -299,49 +289,49 @@ class _Errors:
             f=f**2 + r**2,
         )
 
-    def cut(self, left: float) -> _Errors:
-        """Return the bounds after a part of H of norm ``left`` is left to F."""
+    def cut(self, left: float) -> _BlockBounds:
+        """Return the bounds after a block of H of norm ``left`` is moved to F."""
         outside = _norm_of_blocks(left + self.d, self.r, self.f)
-        return _Errors(self.d, self.e, float(np.hypot(self.d, self.r)), float(np.hypot(self.e, self.w)), outside)
+        return _BlockBounds(self.d, self.e, float(np.hypot(self.d, self.r)), float(np.hypot(self.e, self.w)), outside)
 
 
 def _norm_of_blocks(inside: float, across: float, outside: float) -> float:
     return float(np.linalg.norm([[inside, across], [across, outside]], 2))
 
 
-def _measured(power: _Power, basis: Float64, values: Float64, rng: np.random.Generator) -> _Errors:
-    """Bound the blocks beside H in the basis of all Ritz vectors."""
+def _measured(power: _Power, basis: Float64, values: Float64, rng: np.random.Generator) -> _BlockBounds:
+    """Bound the blocks outside H in the basis of all Ritz vectors."""
     anywhere = power.gaussian(TEST_ROWS, rng)
     on_basis = basis @ (values[:, None] * rng.standard_normal((values.size, TEST_ROWS)))
     images = power(np.hstack([anywhere, on_basis]))
-    beside = images - basis @ (basis.T @ images)
-    missing, weighted = (spectral_norm_from_sketch(part.T) + power.error for part in np.hsplit(beside, 2))
-    # H is a product of two halves, each with the error of the power.
+    outside = images - basis @ (basis.T @ images)
+    missing, weighted = (spectral_norm_from_sketch(part.T) + power.error for part in np.hsplit(outside, 2))
+    # H is a product of two half powers, each with the error of the power.
     inside = 2 * power.error + _noise(values.size)
-    return _Errors(inside, inside, missing, weighted, missing)
+    return _BlockBounds(inside, inside, missing, weighted, missing)
 
 
 def _noise(rank: int) -> float:
-    """Return the rounding of a product of two matrices of this size and of norm 1."""
+    """Return the rounding error of a product of two matrices of norm 1 and size ``rank``."""
     return float((8 + np.sqrt(rank)) * EPSILON)
 
 
 def _chain(
     basis: Float64,
     values: Float64,
-    errors: _Errors,
+    errors: _BlockBounds,
     scales: range,
     tol: float,
     *,
     ranks: Mapping[int, int] | None = None,
     top: Float64 | None = None,
 ) -> list[Factor]:
-    """Square from scale to scale, and let a part of the skeleton interpolate the rest of it.
+    """Square the power from scale to scale; at every scale a subset of the skeleton interpolates all other points.
 
-    A skeleton may have to have at least as many points as ``ranks`` says, and to span ``top`` as well: rows
-    ``(n_components, n_points)`` that no power changes.
+    If given, ``ranks`` sets the smallest number of points of each skeleton. If ``top`` is given, skeletons also span
+    its rows ``(n_components, n_points)``, which powers do not change.
     """
-    # The coordinates P of the points that a skeleton may be chosen from: of all points at first.
+    # Coordinates P of the points from which a skeleton may be chosen, at first all points.
     coordinates, interpolation, skeleton = basis.T, None, np.arange(len(basis))
     known = coordinates[:0] if top is None else top
     factors = []
@@ -355,7 +345,8 @@ def _chain(
             rank = max(rank, min(ranks[scale] - len(known), regular))
         errors = errors.cut(float(np.abs(values[rank:]).max(initial=0.0)))
         values, coordinates = values[:rank], coordinates[:rank]
-        # Weighted by H, these are the columns of the power at those points, and `rank` of them span the others.
+        # Coordinates weighted by H are the columns of the power at these points, and `rank` of these columns span all
+        # others.
         chosen = cut_skeleton(np.vstack([known, values[:, None] * coordinates]))
         coordinates, known = coordinates[:, chosen.indices], known[:, chosen.indices]
         skeleton = skeleton[chosen.indices]
@@ -363,7 +354,7 @@ def _chain(
         interpolation = step if interpolation is None else step @ interpolation
         core = coordinates.T @ (values[:, None] * coordinates)
         noise = np.linalg.norm(interpolation) ** 2 * spectral_norm(core) * EPSILON
-        # Fewer points than the rank, which only rounding can cause, cannot carry H.
+        # A skeleton with fewer points than the rank, which only rounding can cause, cannot represent H.
         bound = errors.total + float(noise) if chosen.rank == rank + len(known) else np.inf
         factors.append(Factor(scale, interpolation.T, (core + core.T) / 2, bound, skeleton))
     return factors
@@ -371,14 +362,14 @@ def _chain(
 
 @dataclass(frozen=True, eq=False)
 class Skeleton(ReadOnlyArrays):
-    """Columns that approximate all: ``matrix`` is close to ``matrix[:, indices] @ interpolation``.
+    """A few columns that approximate all columns: ``matrix`` is close to ``matrix[:, indices] @ interpolation``.
 
     Attributes
     ----------
     indices
-        The skeleton in the order of the pivots, ``(rank,)``: the first ones matter most.
+        Indices of the chosen columns in the order of the pivots, most important first, ``(rank,)``.
     interpolation
-        ``(rank, n_columns)``; exactly the identity at ``indices``.
+        Coefficients ``(rank, n_columns)``, exactly the identity at ``indices``.
     """
 
     indices: npt.NDArray[np.intp]
@@ -391,11 +382,12 @@ class Skeleton(ReadOnlyArrays):
 
 
 def cut_skeleton(matrix: Float64, rank: int | None = None) -> Skeleton:
-    """Choose columns by a pivoted QR (the paper's Algorithm 2): all that rounding lets count, at most ``rank``.
+    """Choose columns by a pivoted QR (the paper's Algorithm 2): as many as the numerical rank, or ``rank``.
 
-    With A P = Q [R11 R12; 0 R22] the first pivots are the skeleton, R11^-1 R12 interpolates, and the error
+    In A P = Q [R11 R12; 0 R22] the first pivots are the skeleton, R11^-1 R12 interpolates, and the error
     ||A - A[:, I] T|| is ||R22||. A strong rank-revealing QR would guarantee ||R22|| <= sqrt(1 + r (n - r)) sigma_{r+1}
-    (Cheng, Gimbutas, Martinsson and Rokhlin 2005); plain pivoting obeys it on all but matrices made to break it.
+    (Cheng, Gimbutas, Martinsson and Rokhlin 2005). Plain pivoting satisfies this bound too, except on matrices
+    constructed to violate it.
 
     Examples
     --------
@@ -406,7 +398,7 @@ def cut_skeleton(matrix: Float64, rank: int | None = None) -> Skeleton:
 
     triangle, pivots = qr(matrix, mode="r", pivoting=True, check_finite=False)
     diagonal = np.abs(np.diagonal(triangle))
-    # Pivots below the rounding of the first are rounding themselves, and R11 would be singular with them.
+    # Drop pivots below the rounding error of the first pivot, because they would make R11 singular.
     regular = int(np.count_nonzero(diagonal > diagonal.size * EPSILON * diagonal.max(initial=0.0)))
     count = regular if rank is None else min(rank, regular)
     interpolation = np.zeros((count, matrix.shape[1]))

@@ -1,20 +1,22 @@
-"""Coarse scales from a small basis: there the powers of the operator have small numerical rank.
+"""Diffuse at coarse scales with a small basis, because high powers of the operator have small numerical rank.
+
+Embeddings and the choice of scales call this module; it touches no files.
 
 The ranks of all dyadic powers come from the density of states. The number of eigenvalues in an interval is the trace of
-a step function of S. A polynomial approximates the step (its Chebyshev series, damped by the Jackson kernel against
-ringing), and products with random signs the trace: E[w' f(S) w] = tr f(S). One recurrence gives the moments tr T_j(S)
-for all intervals. The eigenvectors to eigenvalue 1, one per component, are known and left out of the estimate, so that
-they are counted exactly.
+a step function of S. A Chebyshev series, damped by the Jackson kernel against ringing, approximates the step. Products
+with vectors w of random signs estimate the trace: E[w' f(S) w] = tr f(S). One recurrence yields the moments tr T_j(S),
+which serve all intervals. The eigenvectors for eigenvalue 1, one per component, are known; they are counted exactly and
+excluded from the estimate.
 
-`spectral_factors` gets leading eigenpairs from a filtered random block, for `method="spectral"`. A Chebyshev polynomial
-that is at most 1 on [lowest, theta] and grows fast above turns random vectors towards the eigenvectors above theta;
-Rayleigh-Ritz finds them in what the block spans. ARPACK is no help here: the eigenvalues that matter cluster at 1, and
-it treats them one by one.
+`spectral_factors` computes leading eigenpairs from a filtered random block, for `method="spectral"`. A Chebyshev
+polynomial that is at most 1 on [lowest, theta] and grows fast above theta turns random vectors towards the eigenvectors
+above theta. Rayleigh-Ritz extracts these eigenvectors from the span of the block. ARPACK is slow here, because the
+relevant eigenvalues cluster at 1 and ARPACK treats them one by one.
 
-The error is measured, not estimated. With B = S^s at the first coarse scale (top eigenvectors left out), Ritz vectors
-V, L = Lambda^s, P = 1 - V V' and E = B - V L V', let D = V' E V (what powers of the Ritz values are off by) and C =
-P E V (what leaves V). Gaussian test vectors bound e = ||E||, k = ||C L||, h = ||D L|| and g = ||L D L||. All coarser
-scales are powers B^N, with error
+Test vectors bound the error. Let B = S^s be the power at the first coarse scale (without top eigenvectors), V the Ritz
+vectors, L = Lambda^s, P = 1 - V V' and E = B - V L V'. Let D = V' E V be the error of the powers of the Ritz values,
+and C = P E V the part that leaves the span of V. Gaussian test vectors bound e = ||E||, k = ||C L||,
+h = ||D L|| and g = ||L D L||. All coarser scales are powers B^N, with error
 
     B^N - V L^N V' = sum_i B^(N-1-i) E V L^i V' + B^N P,    i = 0 .. N - 1.
 
@@ -28,10 +30,10 @@ So, for N >= 2, with E V = V D + P C:
     i = N - 1:      (V D + P C) L^(N-1)                at most (h + k) l^(N-2)
     between, in V:  B^(N-1-i) V D L^i                  at most g + 2 e h, times l^(N-3), N - 2 times
     between, off V: B^(N-1-i) P C L^i                  at most e k l^(N-3) once, else q k l^(N-4), N - 3 times
-    beside V:       B^N P                              at most q l^(N-2)
+    off V:          B^N P                              at most q l^(N-2)
 
-Only g counts N times, and it is of second order: where eigenvectors are off by a, C is about a, but D about a^2. So the
-filter may run in float32.
+Only g is multiplied by N, and g is of second order: if eigenvectors have an error of size a, C is of size a, but D is
+of size a^2. So float32 is accurate enough for the filter.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heatmover._base.storage.record import Record
-from heatmover._base.threads import by_one_blas_thread, in_threads, one_blas_thread
+from heatmover._base.threads import in_threads, one_blas_thread
 from heatmover._base.types import Float64, FloatArray, Intp
 from heatmover.diffusion.operator import (
     LANES,
@@ -62,27 +64,12 @@ from heatmover.diffusion.operator import (
 )
 from heatmover.errors import InvalidInputError
 
-__all__ = [
-    "COARSEST_FACTOR",
-    "ROUNDING_STEPS",
-    "DensityOfStates",
-    "Factor",
-    "LowRankDiffuser",
-    "Ritz",
-    "deflated_power",
-    "density_of_states",
-    "leading_eigenpairs",
-    "spectral_factors",
-    "spectral_norm",
-    "spectral_norm_from_sketch",
-    "threshold",
-]
-
-# How often a bound from test vectors may be wrong.
+# Probability that a bound from test vectors is wrong.
 FAILURE = 1e-10
-# Random vectors. The standard error of a count c is at most sqrt(2 c / PROBES): a tenth at a rank of 12.
+# Number of random vectors. The standard error of a count c is at most sqrt(2 c / PROBES), a tenth of a rank of 12.
 PROBES = 16
-# Smoothing widths (see `resolution`) that the angle of the coarsest threshold should span, and products to spend on it.
+# Number of smoothing widths (see `resolution`) that the angle of the coarsest threshold should span, and maximal number
+# of products with S for this purpose.
 WIDTHS = 4
 MOST_PRODUCTS = 256
 
@@ -95,7 +82,7 @@ def threshold(scale: int, delta: float) -> float:
 @final
 @dataclass(frozen=True, eq=False)
 class DensityOfStates:
-    """How many eigenvalues of S lie where.
+    """Density of the eigenvalues of S.
 
     Attributes
     ----------
@@ -104,7 +91,7 @@ class DensityOfStates:
     lowest
         Lower end of the interval that is mapped onto [-1, 1].
     n_points, n_components
-        Of the graph; eigenvalue 1 has one eigenvector per component.
+        Number of points and of components of the graph; eigenvalue 1 has one eigenvector per component.
     """
 
     moments: Float64
@@ -114,18 +101,18 @@ class DensityOfStates:
 
     @property
     def resolution(self) -> float:
-        """Standard width of the smoothing, in the angle phi of an eigenvalue: cos(phi) maps [lowest, 1] to [-1, 1]."""
+        """Standard width of the smoothing, measured in the angle of an eigenvalue; see `angle`."""
         return float(np.pi / (len(self.moments) + 1))
 
     def angle(self, eigenvalue: float) -> float:
-        """Return the angle of an eigenvalue, 0 at 1 and pi at `lowest`."""
+        """Return the angle phi of an eigenvalue mapped from [lowest, 1] to cos(phi) in [-1, 1]; 0 for eigenvalue 1."""
         mapped = (2 * eigenvalue - 1 - self.lowest) / (1 - self.lowest)
         return float(np.arccos(np.clip(mapped, -1, 1)))
 
     def rank(self, scale: int, delta: float) -> int:
         """Return the number of eigenvalues with ``|value| ** (2**scale) >= delta``, at least one per component.
 
-        Its errors: thresholds are blurred by `resolution`, and counts have the `standard_error`.
+        The threshold is blurred by `resolution`, and the number has the standard error of `standard_error`.
         """
         count = self.n_components + float(self._counts(threshold(scale, delta)).mean())
         return int(np.clip(np.rint(count), self.n_components, self.n_points))
@@ -136,17 +123,17 @@ class DensityOfStates:
         return float(counts.std(ddof=1) / np.sqrt(counts.size))
 
     def _counts(self, value: float) -> Float64:
-        """Estimate, from each random vector, the eigenvalues at or above ``value`` and at or below ``-value``."""
+        """Estimate the number of eigenvalues of absolute value ``value`` or more, from each random vector."""
         above = self._below_angle(self.angle(value))
         if -value <= self.lowest:
             return above
         return above + self._below_angle(np.pi) - self._below_angle(self.angle(-value))
 
     def _below_angle(self, angle: float) -> Float64:
-        """Integrate the damped series of the density from angle 0, ``(n_probes,)``."""
+        """Integrate the damped series of the density from angle 0 to ``angle``, ``(n_probes,)``."""
         count = len(self.moments)
         j = np.arange(count)
-        # The Jackson kernel: the positive damping of least width.
+        # The Jackson kernel is the positive damping with the smallest width.
         turn = np.pi / (count + 1)
         damping = ((count - j + 1) * np.cos(turn * j) + np.sin(turn * j) / np.tan(turn)) / (count + 1)
         weights = np.full(count, angle)
@@ -155,33 +142,29 @@ class DensityOfStates:
 
 
 def density_of_states(
-    operator: DiffusionOperator,
-    rng: np.random.Generator,
-    *,
-    coarsest: int,
-    delta: float,
-    n_threads: int = 1,
+    operator: DiffusionOperator, rng: np.random.Generator, *, coarsest: int, delta: float, n_threads: int = 1
 ) -> DensityOfStates:
-    """Estimate the density of states, finely enough for the rank at ``coarsest``.
+    """Estimate the density of states with a resolution that suffices for the rank at scale ``coarsest``.
 
     Parameters
     ----------
     operator
         The diffusion operator.
     rng
-        Draws the signs.
+        Random generator of the signs.
     coarsest, delta
-        The threshold of ``delta`` at this scale should lie four widths from the end of the spectrum; 256 products are
-        the most that is spent on it (enough up to 2^15 at ``delta=1e-4``).
+        Coarsest scale and threshold. The eigenvalue whose power equals ``delta`` at this scale should lie four
+        smoothing widths from the end of the spectrum. At most 256 products are used, enough up to 2^15 steps at
+        ``delta=1e-4``.
     n_threads
-        Threads to use.
+        Number of threads.
 
     Examples
     --------
     >>> from heatmover.graphs import Graph
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((20, 20)))
     >>> states = density_of_states(operator, np.random.default_rng(0), coarsest=8, delta=1e-3)
-    >>> states.rank(30, 1e-3)  # after infinite time only the stationary law is left
+    >>> states.rank(30, 1e-3)  # after infinite time only the stationary distribution is left
     1
     """
     empty = DensityOfStates(np.zeros((1, 1)), operator.lowest, operator.n_points, operator.n_components)
@@ -195,7 +178,7 @@ def density_of_states(
 
 
 def _moments(recurrence: Recurrence, start: Block, products: int) -> Float64:
-    """Return w' T_j(S) w for j < 2 products and each column w, ``(2 * products, width)``: T_i T_j gives two at once."""
+    """Return w' T_j(S) w for j < 2 products and each column w, ``(2 * products, width)``, two per product with S."""
     moments = np.empty((2 * products, start.shape[1]))
     moments[0] = _dot(start, start)
     previous = start
@@ -214,22 +197,22 @@ def _dot(one: Block, other: Block) -> Float64:
     return np.asarray(np.einsum("ij,ij->j", one, other, dtype=np.float64))
 
 
-# The largest scale that the estimator accepts: factors reach up to it.
+# The largest scale that the estimator accepts, and the last scale of the factors.
 COARSEST_FACTOR = 30
 
-# Steps whose rounding a product with a basis makes at most; see `rounding`.
+# Number of diffusion steps whose rounding error bounds the error of a product with a basis; see `rounding`.
 ROUNDING_STEPS = 8
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """S^(2^scale), less its part on the top eigenvectors, as ``basis @ core @ basis.T``.
+    """Low-rank approximation ``basis @ core @ basis.T`` of S^(2^scale) without the top eigenvectors.
 
     Attributes
     ----------
     scale
-        The power is ``2**scale``.
+        Scale k of the power 2^k.
     basis
         ``(n_points, rank)``, rows in the operator's order.
     core
@@ -237,7 +220,7 @@ class Factor:
     bound
         Bound on the spectral norm of the error.
     skeleton
-        Rows of the basis that are the identity, ``(rank,)``, where it interpolates between points; else None.
+        Rows of the basis that form the identity, ``(rank,)``, if the basis interpolates between points; else None.
     """
 
     scale: int
@@ -247,14 +230,14 @@ class Factor:
     skeleton: Intp | None = None
 
     def to_record(self) -> Record:
-        """Return the factor as a record that a store can hold."""
+        """Return the factor as a record that can be saved to disk."""
         skeleton = {} if self.skeleton is None else {"skeleton": self.skeleton.astype(np.int64, copy=False)}
         values = {"scale": int(self.scale), "bound": float(self.bound)}
         return Record(values, {"basis": self.basis, "core": self.core, **skeleton})
 
     @classmethod
     def from_record(cls, record: Record, n_points: int) -> Factor:
-        """Return the factor of a record on ``n_points`` points, or raise if it is none."""
+        """Return the factor that a record holds, or raise an error if it is invalid or not on ``n_points`` points."""
         basis = record.floats("basis", (n_points, None))
         rank, skeleton = basis.shape[1], None
         if "skeleton" in record.arrays:
@@ -269,42 +252,45 @@ class Factor:
 
 
 def deflated_power(operator: DiffusionOperator, block: Block, scale: int, tol: float, *, n_threads: int = 1) -> Block:
-    """Apply S^(2^scale), less its part on the top eigenvectors, to a block ``(n_points, width)``.
+    """Apply S^(2^scale), without the top eigenvectors, to a block ``(n_points, width)``, in the precision of the block.
 
-    The error of any eigenvalue's power is at most ``tol``; the precision is the block's.
+    The error of any eigenvalue's power is at most ``tol``.
     """
     recurrence = Recurrence(operator, block.dtype, n_threads=n_threads)
     coefficients = power_coefficients(2**scale, operator.lowest, tol)[0]
     start = block.copy()
     operator.remove_top(start)
-    # Test vectors are few: threads share them by rows.
+    # There are only a few test vectors, so threads share rows instead of columns.
     result = in_columns(lambda part: next(recurrence.polynomials(part, [coefficients])), start, n_threads=1)
-    # Rounding puts a little back there, which no power would ever remove.
+    # Rounding adds small multiples of the top eigenvectors, which later powers would never remove.
     operator.remove_top(result)
     return result
 
 
 @final
 class LowRankDiffuser(Diffuser):
-    """Fine scales by Chebyshev polynomials, coarse ones by factors of small rank: cost no longer grows with the scale.
+    """Diffusion by Chebyshev polynomials at fine scales and by low-rank factors at coarse scales.
 
     Parameters
     ----------
     fine
-        Diffuses at the scales below the first factor's, and sets density and precision.
+        Diffuser for the scales before the first factor; it determines density and precision.
     factors
-        Of consecutive scales, up to the largest that will be asked for.
+        Factors of consecutive scales, up to the largest scale that is used.
     """
 
     def __init__(self, fine: ChebyshevDiffuser, factors: Sequence[Factor]) -> None:
         self.operator = fine.operator
         self._fine = fine
-        self._factors = {factor.scale: _contiguous(factor, fine.dtype) for factor in factors}
+        self._factors = {
+            factor.scale: replace(factor, basis=np.ascontiguousarray(factor.basis, dtype=fine.dtype))
+            for factor in factors
+        }
         self._nested = _are_nested(factors)
         self.first = factors[0].scale
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        """Return the diffuser as a record, which omits the operator and the density."""
         factors = {f"factor_{scale}": factor.to_record() for scale, factor in self._factors.items()}
         return Record(
             {"kind": "lowrank", "scales": list(self._factors)}, parts={"fine": self._fine.to_record(), **factors}
@@ -312,18 +298,18 @@ class LowRankDiffuser(Diffuser):
 
     @classmethod
     def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> LowRankDiffuser:
-        """Return the diffuser of a record, or raise if it is none."""
+        """Return the diffuser that a record holds, or raise an error if the record is invalid."""
         scales = record.values.get("scales")
         names = scales if isinstance(scales, list) and scales else [None]
         factors = [Factor.from_record(record.part(f"factor_{scale}"), operator.n_points) for scale in names]
         known = [factor.scale for factor in factors]
         if known != names or known != list(range(known[0], known[0] + len(known))):
-            raise InvalidInputError("stored factors of consecutive scales", f"those of {known}")
+            raise InvalidInputError("stored factors of consecutive scales", f"factors of scales {known}")
         return cls(ChebyshevDiffuser.from_record(record.part("fine"), operator, adjoint=adjoint), factors)
 
     @property
     def rank(self) -> int:
-        """Rank of the first factor, the largest."""
+        """Rank of the first factor, which has the largest rank."""
         return self._factors[self.first].rank
 
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
@@ -334,13 +320,13 @@ class LowRankDiffuser(Diffuser):
         yield from self._coarse(masses, range(max(scales.start, self.first), scales.stop))
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
-        """Yield density after density, up to the last factor; see `Diffuser.diffuse_progressively`."""
+        """Yield the densities at 2^0, 2^1, ... steps up to the last factor; see `Diffuser.diffuse_progressively`."""
         for _, density in zip(range(self.first), self._fine.diffuse_progressively(masses), strict=False):
             yield density
         yield from self._coarse(masses, range(self.first, self.first + len(self._factors)))
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
-        """Return the sum of the transposed operators on one block each; see `Diffuser.collect`."""
+        """Apply the transpose of `diffuse`; see `Diffuser.collect`."""
         rest = iter(blocks)
         fine = range(scales.start, min(scales.stop, self.first))
         result: Block | None = None
@@ -360,7 +346,7 @@ class LowRankDiffuser(Diffuser):
         return self._fine.released(result, known, width)
 
     def error_bound(self, scales: range) -> Float64:
-        """Return the polynomial's bound at fine scales and the factor's at coarse ones; see `Diffuser.error_bound`."""
+        """Return the bounds of the polynomials at fine scales and of the factors at coarse scales, ``(n_scales,)``."""
         room = rounding(ROUNDING_STEPS, self._fine.dtype)
         return np.array(
             [
@@ -383,12 +369,8 @@ class LowRankDiffuser(Diffuser):
             yield self._fine.outward(density, target, masses.shape[1])
 
 
-def _contiguous(factor: Factor, dtype: npt.DTypeLike) -> Factor:
-    return replace(factor, basis=np.ascontiguousarray(factor.basis, dtype=dtype))
-
-
 def _are_nested(factors: Sequence[Factor]) -> bool:
-    """Return whether every basis is the first columns of the one before, so that its coordinates are the first too."""
+    """Return whether every basis consists of the first columns of the previous basis, so that all share coordinates."""
     return all(
         coarse.rank <= fine.rank and np.array_equal(coarse.basis, fine.basis[:, : coarse.rank])
         for fine, coarse in pairwise(factors)
@@ -396,12 +378,12 @@ def _are_nested(factors: Sequence[Factor]) -> bool:
 
 
 def _apply(factor: Factor, block: Block) -> Block:
-    """Return basis @ core @ basis.T @ block; a column's bits do not depend on the others."""
+    """Return basis @ core @ basis.T @ block; each column of the result is independent of the other columns."""
     return _from_coordinates(factor, _coordinates(factor, block), block.dtype)
 
 
 def _coordinates(factor: Factor, block: Block) -> Float64:
-    """Return basis.T @ block; bits of a row depend on its column of the basis alone."""
+    """Return basis.T @ block; each row depends only on its own column of the basis."""
     from heatmover._base.compiled.lowrank import coordinates
 
     inner = np.empty((factor.rank, block.shape[1]))
@@ -434,8 +416,8 @@ def spectral_norm(matrix: FloatArray) -> float:
     if largest == 0:
         return 0.0
     scaled = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T).astype(np.float64) / largest
-    # Squaring ruins small singular values, but the largest one keeps all of its digits, and this is five times faster
-    # than the singular values of a sketch of 300 rows and 10,000 columns.
+    # The Gram matrix loses the digits of small singular values, but not of the largest one. For a sketch of 300 rows
+    # and 10,000 columns it is five times faster than a singular value decomposition.
     gram = scaled @ scaled.T
     last = len(gram) - 1
     value = eigvalsh(gram, subset_by_index=(last, last), check_finite=False)[0]
@@ -443,11 +425,11 @@ def spectral_norm(matrix: FloatArray) -> float:
 
 
 def spectral_norm_from_sketch(rows: FloatArray, failure: float = FAILURE) -> float:
-    """Bound the spectral norm of a matrix M from ``rows = W M``, W being standard Gaussian and independent of M.
+    """Bound the spectral norm of a matrix M from ``rows = W M``, where W is standard Gaussian and independent of M.
 
-    With u the leading left singular vector, ``||W M|| >= ||W u|| ||M||``, and ``||W u||^2`` is chi-squared with as many
-    degrees of freedom as there are rows. Lemma 4.1 of Halko, Martinsson and Tropp (2011) does the same from the
-    longest single row and is looser.
+    Let u be the leading left singular vector. Then ``||W M|| >= ||W u|| ||M||``, and ``||W u||^2`` is chi-squared with
+    one degree of freedom per row. Lemma 4.1 of Halko, Martinsson and Tropp (2011) uses only the longest row and is
+    looser.
 
     Parameters
     ----------
@@ -467,53 +449,59 @@ def spectral_norm_from_sketch(rows: FloatArray, failure: float = FAILURE) -> flo
     return spectral_norm(rows) / float(np.sqrt(2 * gammaincinv(len(rows) / 2, failure)))
 
 
-# Gaussian test vectors. Their bound fails with a probability of 1e-10 and is some 6 times too large (32: 3 times, at
-# twice the price).
+# Number of Gaussian test vectors. Their bound fails with a probability of 1e-10 and overstates the norm by a factor of
+# about 6. With 32 vectors the factor is 3, at twice the cost.
 TESTS = 16
-# Test vectors for what powers of the basis do: 24 times too large, of numbers that are far below ``tol``.
+# Number of test vectors for the errors of powers of the basis. The bounds overstate these errors by a factor of 24, but
+# the errors are far below ``tol``.
 TESTS_OF_POWERS = 8
-# Eigenvectors are sought down to tol / BELOW at the first coarse scale: what lies below is what the bound sees first,
-# and the test vectors overstate a norm by a factor of about 6.
+# Eigenvectors are computed down to tol / BELOW at the first coarse scale. The largest omitted eigenvalue dominates the
+# bound, and the test vectors overstate a norm by a factor of about 6.
 BELOW = 30.0
-# Growth (its logarithm) of the polynomial at eigenvalue 1, per pass: the block's columns become that much more alike,
-# and float32 keeps the weakest wanted eigenvectors only if this is far from 2^24. Measured on the swiss roll: 15 in one
-# pass lost a tenth of them. Ritz vectors are apart already and bear more; the more points there are, the more a random
-# block has beside them. With 11 in the second pass instead of 13 the swiss roll of 10,000 points needed a third, and
-# with 14 that of 100,000.
+# Logarithm of the polynomial's growth at eigenvalue 1, in the first pass and in each later pass. The growth makes the
+# columns of the block more alike, and float32 keeps the weakest required eigenvectors only if the growth is far below
+# 2^24: on the swiss roll, a logarithm of 15 in one pass lost a tenth of these eigenvectors. Later passes filter Ritz
+# vectors, which are already separated and tolerate more growth. The more points there are, the larger the share of
+# unwanted eigenvectors in a random block. The swiss roll of 10,000 points needed a third pass if the logarithm in the
+# second pass was 11 instead of 13; the swiss roll of 100,000 points needed a third pass at 14.
 FIRST_GROWTH = 9.0
-GROWTH = 9.2  # and half of the logarithm of n_points
+GROWTH = 9.2  # plus half of the logarithm of n_points
 # Below this tol the whole filter runs in float64.
 SINGLE_TOL = 1e-5
-# Two passes reach the bound in most cases; a guess of the rank that was far too small takes one more per doubling.
+# Maximal number of passes. Two passes usually reach the bound; if the guess of the rank is far too small, every
+# doubling of the block takes one more.
 PASSES = 12
-# A pass that does not improve the bound by a third has met rounding: of float32, or there is no more to gain.
+# If a pass does not reduce the bound to this share, rounding limits the bound. The next pass then uses float64. If this
+# pass already used float64, the search ends.
 STALLED = 0.7
-# Columns beyond the wanted rank, which make the weakest wanted vectors converge.
+# Ratio of columns to the required rank, so that the weakest required vectors converge.
 OVERSAMPLING = 1.25
-# Up to this many points all eigenpairs are computed if half of them are wanted, or some far below zero.
+# Up to this many points all eigenpairs are computed if half of them are required, or if some eigenvalues are far below
+# zero.
 SMALL = 1_000
-# Rows of a dense product that a thread takes at a time: fixed, so that bits do not depend on the threads. The linear
-# algebra library's own threads wait for each other, which beside another process takes many times as long.
+# Number of rows of a dense product per task, fixed so that results are bit-identical for any number of threads. The
+# threads of the linear algebra library wait for each other, so they are many times slower while another process runs.
 ROWS_AT_ONCE = 8_192
-# Directions of the filtered block weaker than this carry only rounding. With 1e-11 a ring of 1,500 points, where the
-# filter's degree is so low that rounding it up adds 3 to the growth, lost a quarter of the block at tol 1e-6, and no
-# doubling brought it back.
+# Directions of the filtered block weaker than this contain only rounding errors. A limit of 1e-11 was too large: on a
+# ring of 1,500 points at tol 1e-6 it removed a quarter of the block, and doubling the block did not help. The degree of
+# the filter is so low there that rounding the degree up to an integer adds 3 to the logarithm of the growth.
 WEAKEST = 1e-13
-# A block whose directions differ more than this in strength is made orthonormal in two steps: one leaves errors of
-# 3e-16 to 7e-16 over the weakest (four graphs of a thousand points, growths of 5 to 9), here 7e-12 at most.
+# A block is orthonormalized in two steps if the ratio of its weakest to its strongest direction is below this value.
+# One step leaves errors of 3e-16 to 7e-16 divided by this ratio (four graphs of a thousand points, growths of 5 to 9),
+# so at most 7e-12.
 ALIKE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Ritz:
-    """Approximate eigenpairs of S, farthest from zero first, orthogonal to the top eigenvectors.
+    """Approximate eigenpairs of S, largest absolute value first, orthogonal to the top eigenvectors.
 
     Attributes
     ----------
     values
-        ``(rank,)``.
+        Eigenvalues, ``(rank,)``.
     vectors
-        ``(n_points, rank)``, orthonormal, in the operator's order.
+        Eigenvectors ``(n_points, rank)``, orthonormal, in the operator's order.
     """
 
     values: Float64
@@ -536,32 +524,33 @@ def spectral_factors(
     Parameters
     ----------
     operator
-        The diffusion operator, in float64.
+        Diffusion operator in float64.
     first, last
-        The coarse scales.
+        First and last coarse scale.
     rank
-        A guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``; the block starts with
-        somewhat more and grows until the bound holds.
+        Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The block starts with about
+        25% more columns and grows until the bound holds.
     tol
-        Bound asked for at every scale.
+        Requested bound on the error at every scale.
     rng
-        Draws the block and the test vectors.
+        Random generator for the block and the test vectors.
     most
-        Columns that the block may grow to.
+        Largest number of columns of the block.
     n_threads
-        Threads to use.
+        Number of threads.
 
     Returns
     -------
     list of Factor, or None
-        None if ``most`` columns do not reach the bound, if rounding exceeds it, or if negative eigenvalues matter too
-        on a graph of more than 1,000 points.
+        None if ``most`` columns do not reach the bound, if rounding exceeds it, or if negative eigenvalues matter on a
+        graph of more than 1,000 points.
     """
     scales = range(first, last + 1)
-    # Whole vector registers.
+    # The block fills whole vector registers.
     width = -(-int(OVERSAMPLING * rank) // LANES) * LANES + LANES
     theta = threshold(first, tol / BELOW)
-    # Eigenvalues close to -1, as on a bipartite graph, grow like those close to 1; the filter would miss them.
+    # Powers of eigenvalues close to -1, as on a bipartite graph, stay as large as powers of eigenvalues close to 1, but
+    # the filter would miss them.
     two_sided = -operator.lowest >= theta
     if operator.n_points <= SMALL and (two_sided or operator.n_points <= 2 * width):
         factors = _factors(operator, _all_eigenpairs(operator), scales, tol, rng, n_threads)
@@ -580,10 +569,10 @@ def spectral_factors(
         ritz = leading_eigenpairs(operator, block, theta, growth=growth, n_threads=n_threads)
         block = ritz.vectors
         if ritz.values.size and ritz.values[-1] > theta:
-            # Every vector found is wanted, so there are more of them.
+            # All eigenvalues found are above theta, so more eigenvalues above theta may exist.
             block, fresh = np.hstack([block, _random_block(operator, block.shape[1], rng)]), True
         elif fresh:
-            # What began as random columns needs a second pass.
+            # A block of random columns needs a second pass.
             fresh = False
         else:
             factors = _factors(operator, ritz, scales, tol, rng, n_threads)
@@ -608,7 +597,7 @@ def leading_eigenpairs(
 ) -> Ritz:
     """Filter a block ``(n_points, width)`` towards the eigenvectors above ``theta`` and extract them.
 
-    ``growth`` is the logarithm of the polynomial at eigenvalue 1; it is at most 1 up to ``theta``.
+    The polynomial is at most 1 up to ``theta``, and ``growth`` is its logarithm at eigenvalue 1.
     """
     per_degree = np.arccosh((2 - operator.lowest - theta) / (theta - operator.lowest))
     degree = int(np.clip(np.ceil(growth / per_degree), 1, 4_000))
@@ -625,10 +614,10 @@ def leading_eigenpairs(
 
 
 def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) -> Ritz:
-    """Return the Ritz pairs of S in what the columns span."""
+    """Return the Ritz pairs of S in the span of the columns of a block."""
     whitening = _whitening(_inner_products(block, block, n_threads), len(block))
     if whitening.weakest < ALIKE:
-        # Too much alike for one step: it would lose too many digits of the weak directions.
+        # In a single step, columns as similar as these would lose too many digits of the weak directions.
         block = _turned(block, whitening.turn, n_threads)
         operator.remove_top(block)
         whitening = _whitening(_inner_products(block, block, n_threads), len(block))
@@ -638,13 +627,13 @@ def _rayleigh_ritz(operator: DiffusionOperator, block: Float64, n_threads: int) 
 
 
 def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int) -> Float64:
-    """Return ``block' S block``, with the same bits for any number of threads."""
+    """Return ``block' S block``, bit-identical for any number of threads."""
     from heatmover._base.compiled.recurrence import multiply
 
     indptr, indices = operator.structure
 
     def product(rows: slice) -> Float64:
-        # Some rows of S block at a time: all of them would be another block to write and read.
+        # S block is computed a few rows at a time, because the whole product would be another block to write and read.
         starts = indptr[rows.start : rows.stop + 1]
         image = aligned_zeros((len(starts) - 1, block.shape[1]), np.float64)
         multiply(starts, indices, operator.symmetric.data, block, image)
@@ -658,7 +647,7 @@ def _all_eigenpairs(operator: DiffusionOperator) -> Ritz:
     dense = operator.symmetric.toarray().astype(np.float64)
     operator.remove_top(dense)
     values, vectors = _eigenpairs((dense + dense.T) / 2)
-    # What is left of the top eigenvectors has eigenvalue 0 and could be any mixture with others of that value.
+    # Remnants of the top eigenvectors have eigenvalue 0 and may mix with other eigenvectors of this eigenvalue.
     return _sorted(values, vectors)
 
 
@@ -668,14 +657,14 @@ def _sorted(values: Float64, vectors: Float64) -> Ritz:
 
 
 class Whitening(NamedTuple):
-    """What makes columns orthonormal, ``(width, rank)``, and the weakest of their directions that is left."""
+    """Matrix that makes columns orthonormal, ``(width, rank)``, and the strength of the weakest remaining direction."""
 
     turn: Float64
     weakest: float
 
 
 def _whitening(gram: Float64, n_points: int) -> Whitening:
-    """Return how to turn columns with these products into an orthonormal basis of what they span above rounding."""
+    """Return the matrix that maps columns with this Gram matrix to an orthonormal basis of their numerical span."""
     lengths = np.sqrt(np.diag(gram))
     scale = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > WEAKEST * np.sqrt(n_points))
     weights, turn = _eigenpairs(scale[:, None] * gram * scale)
@@ -683,18 +672,18 @@ def _whitening(gram: Float64, n_points: int) -> Whitening:
     return Whitening(scale[:, None] * turn[:, kept] / np.sqrt(weights[kept]), float(weights[kept].min(initial=1.0)))
 
 
-# In one thread: those of the library spin while they wait for each other.
-_eigenpairs = by_one_blas_thread(np.linalg.eigh)
+# Use one thread, because the threads of the linear algebra library spin while they wait for each other.
+_eigenpairs = one_blas_thread()(np.linalg.eigh)
 
 
 def _inner_products(a: Float64, b: Block, n_threads: int) -> Float64:
-    """Return ``a' b``, with the same bits for any number of threads."""
+    """Return ``a' b``, bit-identical for any number of threads."""
     with one_blas_thread():
         return np.asarray(sum(in_threads(lambda rows: a[rows].T @ b[rows], _runs_of_rows(len(a)), n_threads)))
 
 
 def _turned(block: Float64, turn: Float64, n_threads: int) -> Float64:
-    """Return ``block @ turn``, with the same bits for any number of threads."""
+    """Return ``block @ turn``, bit-identical for any number of threads."""
     result = np.empty((len(block), turn.shape[1]))
     with one_blas_thread():
         in_threads(lambda rows: np.matmul(block[rows], turn, out=result[rows]), _runs_of_rows(len(block)), n_threads)
@@ -702,7 +691,7 @@ def _turned(block: Float64, turn: Float64, n_threads: int) -> Float64:
 
 
 def _runs_of_columns(width: int, n_threads: int) -> list[slice]:
-    """Return whole vector registers of columns, in blocks that keep the threads busy; bits do not depend on them."""
+    """Divide columns into slices of whole vector registers, enough for all threads; results are bit-identical."""
     units = max(-(-width // LANES), 1)
     count = min(-(-units * LANES // (WIDEST_BLOCK * n_threads)) * n_threads, units)
     edges = [min(LANES * (units * i // count), width) for i in range(count + 1)]
@@ -716,7 +705,7 @@ def _runs_of_rows(count: int) -> list[slice]:
 def _factors(
     operator: DiffusionOperator, ritz: Ritz, scales: range, tol: float, rng: np.random.Generator, n_threads: int
 ) -> list[Factor]:
-    """Cut the pairs at each scale where their powers no longer matter, and bound every error."""
+    """Keep the eigenpairs whose powers are large enough to matter at each scale, and bound the errors."""
     vectors, powers = ritz.vectors, ritz.values ** float(2**scales.start)
     errors = _errors(operator, ritz, scales, tol, rng, n_threads)
     largest = min(1.0, float(np.abs(powers).max(initial=0.0)) + errors.everywhere)
@@ -731,7 +720,7 @@ def _factors(
 
 
 class Errors(NamedTuple):
-    """Bounds e, k, h and g of the errors of a basis; see the top of the module."""
+    """Bounds e, k, h and g of the errors of a basis, as defined at the top of the module."""
 
     everywhere: float
     leaving: float
@@ -742,9 +731,9 @@ class Errors(NamedTuple):
 def _errors(
     operator: DiffusionOperator, ritz: Ritz, scales: range, tol: float, rng: np.random.Generator, n_threads: int
 ) -> Errors:
-    """Measure what the pairs are off by at the first scale; the blur is chosen for all."""
+    """Bound the errors of the eigenpairs at the first scale by test vectors."""
     steps, vectors = 2**scales.start, ritz.vectors
-    # What the polynomial p leaves out; repeated squaring multiplies g, and with it this.
+    # Error of the polynomial p, small enough for all scales: repeated squaring multiplies g, which contains it.
     blur = max(tol / max(256.0, 32 * 2.0 ** (len(scales) - 1)), 1e-13)
     weights = _polynomial(ritz.values, power_coefficients(steps, operator.lowest, blur)[0], operator.lowest)
 
@@ -754,8 +743,8 @@ def _errors(
     drawn = powers * rng.standard_normal((len(weights), TESTS_OF_POWERS))
     starts = np.hstack([anywhere, _turned(vectors, drawn, n_threads)])
     images = deflated_power(operator, starts, scales.start, blur, n_threads=n_threads)
-    # p(S) - V p(Lambda) V', which differs from E by at most twice the blur; with L in place of p(Lambda) the tests
-    # would overstate the blur like everything else.
+    # p(S) - V p(Lambda) V' differs from E by at most twice the blur. Use p(Lambda) and not L, because the test vectors
+    # would overstate the blur too.
     images -= _turned(vectors, weights[:, None] * np.hstack([inside, drawn]), n_threads)
     errors, on_powers = np.hsplit(images, [TESTS])
     within = _inner_products(vectors, on_powers, n_threads)
@@ -765,13 +754,13 @@ def _errors(
 
 
 def _polynomial(values: Float64, coefficients: Float64, lowest: float) -> Float64:
-    """Return the sum of Chebyshev polynomials on [lowest, 1] at some values in it."""
+    """Evaluate a Chebyshev series on [lowest, 1] at values in this interval."""
     mapped = np.clip((2 * values - 1 - lowest) / (1 - lowest), -1, 1)
     return np.asarray(np.polynomial.chebyshev.chebval(mapped, coefficients))
 
 
 def _bound(errors: Errors, largest: float, repeats: float) -> float:
-    """Bound the error of the power ``repeats`` of B; the formulas are at the top of the module."""
+    """Bound the error of B^N for N = ``repeats``; the formulas are at the top of the module."""
     e, k, h, g = errors
     if repeats == 1:
         return e
@@ -785,7 +774,7 @@ def _bound(errors: Errors, largest: float, repeats: float) -> float:
 
 
 def _random_block(operator: DiffusionOperator, width: int, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Draw Gaussian columns orthogonal to the top eigenvectors, as many as fill whole vector registers."""
+    """Draw Gaussian columns orthogonal to the top eigenvectors, ``width`` rounded up to whole vector registers."""
     block = rng.standard_normal((operator.n_points, -(-width // LANES) * LANES), dtype=np.float32)
     operator.remove_top(block)
     return block

@@ -1,16 +1,17 @@
-"""The diffusion operator of a graph, the `Diffuser` interface of all ways, and the Chebyshev way.
+"""Define the diffusion operator of a graph, the `Diffuser` interface and diffusion by Chebyshev polynomials.
 
-`Diffuser` is the contract of a way to diffuse. `ChebyshevDiffuser` certifies its tolerance.
+Embeddings, scales and atlases use these classes, which touch no files. `Diffuser` is the interface of all diffusion
+methods. `ChebyshevDiffuser` certifies its tolerance.
 
-Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then S^s is an expectation: a lazy
-random walk that stays with probability (1 + a) / 2 and else steps left or right with equal chance is at J_s after
-s steps, and S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{j-1}) / 2 moves the index like a coin. The
-coefficients are therefore non-negative and sum to one, so that the error of stopping at degree J is exactly the
-chance that |J_s| > J, on the whole spectrum, and it is attained at the eigenvalue 1. With a = -1 (nothing known)
-these are the binomial coefficients of the classical expansion of a monomial; with a = 0 (S positive
-semi-definite) the walk is half as restless and needs 0.7 of the degree.
+Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then S^s is an expectation. Let J_s be the
+position after s steps of a lazy random walk that stays with probability (1 + a) / 2 and otherwise steps left or right
+with equal probability. Then S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{j-1}) / 2 moves the index like a coin
+toss. So the coefficients are non-negative and sum to one, and the error of stopping at degree J is exactly the
+probability that |J_s| > J. This bound holds on the whole spectrum and is attained at the eigenvalue 1. With a = -1 (no
+information) the coefficients are the binomial coefficients of the classical expansion of a monomial. With a = 0 (S
+positive semi-definite) the walk moves half as often, and 0.7 of the degree suffices.
 
-`Recurrence` applies such polynomials to blocks of columns; every other way but the plain ones is built on it.
+`Recurrence` applies these polynomials to blocks of columns; all methods except the methods in `exact` use it.
 """
 
 from __future__ import annotations
@@ -36,55 +37,43 @@ from heatmover._base.threads import in_threads
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import order_of_nodes
-from heatmover.graphs.spectrum import alternating, lanczos, normalise, relative
+from heatmover.graphs.spectrum import alternating, lanczos, normalize, relative
 
-__all__ = [
-    "LANES",
-    "REORDER_ABOVE",
-    "Block",
-    "ChebyshevDiffuser",
-    "Diffuser",
-    "DiffusionOperator",
-    "Recurrence",
-    "aligned_zeros",
-    "check_single",
-    "csr_structure",
-    "in_columns",
-    "power_coefficients",
-    "rounding",
-    "row_pool",
-]
-
-# Below this size a block of columns fits the cache in any order; above, neighbours must lie close together in memory.
-# A product with 64 columns on a swiss roll of 10,000 points takes 1.4 times as long in the order of coordinates, and
-# 1.9 times as long in a random order; at 300,000 points in 8-D the order of the sample takes 3.5 times as long.
+# Up to this number of points a block of columns fits the cache in any order. With more points, neighbors must be close
+# together in memory. Without reordering, a product with 64 columns on a swiss roll of 10,000 points takes 1.4 times as
+# long in the order of coordinates and 1.9 times as long in a random order; at 300,000 points in 8 dimensions, the input
+# order takes 3.5 times as long.
 REORDER_ABOVE = 1_000
 
-# See `DiffusionOperator.tightening`; below UNEVEN a tolerance of 1e-3 would become one of 1e-9, which the rounding of
-# S leaves no room for at coarse scales; below UNHELD squares of what is divided by the stationary law overflow.
+# Limits of `DiffusionOperator.evenness`. Below EVEN, tolerances are tightened (see `tightening`). Below UNEVEN a
+# tolerance of 1e-3 would be tightened to 1e-9, but the rounding error of S is larger at coarse scales. Below UNHELD,
+# masses divided by the square root of the stationary distribution have squares that overflow.
 EVEN, UNEVEN, UNHELD = 1e-1, 1e-7, 1e-140
 
-# The lower end of the spectrum is estimated by this many Lanczos steps and lowered by a margin that a random
-# start exceeds with probability at most LANCZOS_FAILURE (Kuczynski and Wozniakowski 1992, Theorem 4.2).
+# The lower end of the spectrum is estimated by this many Lanczos steps and then lowered by a margin. With a random
+# start, the error of the estimate exceeds this margin with a probability of at most LANCZOS_FAILURE (Kuczynski and
+# Wozniakowski 1992, Theorem 4.2).
 LANCZOS_STEPS = 60
 LANCZOS_FAILURE = 1e-10
-# A walk alternates only if its spectrum reaches so far down.
+# A random walk can alternate only if the spectrum of S reaches below this value.
 LOW = -0.85
 
 
 class AffinityGraph(Protocol):
-    """What the operator takes of a `heatmover.graphs.Graph`: affinities between nodes, and where they came from."""
+    """Interface that the operator needs from a `heatmover.graphs.Graph`."""
 
     @property
-    def node_affinity(self) -> sp.csr_array: ...
+    def node_affinity(self) -> sp.csr_array:
+        """Affinity between nodes."""
 
     @property
-    def construction(self) -> Mapping[str, Any]: ...
+    def construction(self) -> Mapping[str, Any]:
+        """Description of how the affinities were built."""
 
 
 @dataclass(frozen=True, eq=False)
 class DiffusionOperator:
-    """S = d^-1/2 K_n d^-1/2 with K_n = q^-a K q^-a, stored in an order that keeps neighbours together.
+    """The operator S = d^-1/2 K_n d^-1/2 with K_n = q^-a K q^-a, in an order that keeps neighbors close in memory.
 
     Attributes
     ----------
@@ -93,17 +82,17 @@ class DiffusionOperator:
     order
         Permutation of the points, ``(n_points,)``.
     degree
-        d in this order, ``(n_points,)``; the stationary law of a component is proportional to it. Each component has a
-        unit of its own, so that a common factor of its affinities changes nothing.
+        Degrees d in this order, ``(n_points,)``; the stationary distribution of a component is proportional to them.
+        Each component has its own unit of degrees, so multiplying its affinities by a constant changes nothing.
     component
         Connected component of each row, ``(n_points,)``.
     n_components
         Number of connected components.
     lowest
-        A lower bound of the spectrum of S, in [-1, 0].
+        Lower bound of the spectrum of S, in [-1, 0].
     nodes
-        The points in an order that depends neither on that in which they came nor on how S is stored, ``(n_points,)``:
-        whoever draws points at random draws from these.
+        Points in an order that depends neither on the input order nor on the order of S, ``(n_points,)``; random draws
+        of points use this order.
     """
 
     symmetric: sp.csr_array
@@ -116,7 +105,7 @@ class DiffusionOperator:
 
     @classmethod
     def from_graph(cls, graph: AffinityGraph, *, anisotropy: float = 1.0) -> DiffusionOperator:
-        """Normalise a graph's affinity into a diffusion operator, in float64.
+        """Normalize a graph's affinity into a diffusion operator, in float64.
 
         Examples
         --------
@@ -128,27 +117,27 @@ class DiffusionOperator:
         affinity = _with_loops_where_isolated(graph.node_affinity)
         order = np.arange(affinity.shape[0])
         if graph.construction.get("source") not in ("points", "grid"):
-            # Nodes made from points are sorted already; these are in the order of the matrix that was given.
+            # Nodes built from points are already sorted; these nodes are in the order of the input matrix.
             order = order_of_nodes(relative(affinity, _components(affinity)[1]))
             affinity = _permuted(affinity, order)
         nodes = order
         if order.size > REORDER_ABOVE:
-            # Neighbours close together.
+            # Move neighbors close together in memory.
             place = reverse_cuthill_mckee(sp.csr_matrix(affinity), symmetric_mode=True)
             affinity, order = _permuted(affinity, place), order[place]
         n_components, component = _components(affinity)
-        symmetric, degree = normalise(affinity, anisotropy, component)
+        symmetric, degree = normalize(affinity, anisotropy, component)
         operator = cls(symmetric, order, degree, component, int(n_components), _lowest_eigenvalue(symmetric), nodes)
         if not operator.evenness > UNHELD:
             raise InvalidInputError(
-                "affinities within a component that float64 can hold",
-                f"a stationary law whose root varies by more than {1 / UNHELD:.0e}",
-                "remove the faintest points, or give every point an affinity to itself",
+                "affinities whose stationary distribution float64 can represent in every component",
+                f"one whose square root varies by a factor of more than {1 / UNHELD:.0e}",
+                "remove the points with the smallest affinities, or add a self-loop to every point",
             )
         return operator
 
     def to_record(self) -> Record:
-        """Return the operator as a record that a store can hold."""
+        """Return the operator as a record that can be saved to disk."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "order": self.order.astype(np.int64, copy=False),
             "degree": self.degree,
@@ -160,11 +149,14 @@ class DiffusionOperator:
 
     @classmethod
     def from_record(cls, record: Record, n_nodes: int) -> DiffusionOperator:
-        """Return the operator on ``n_nodes`` nodes of a record, or raise if it is none."""
+        """Return the operator on ``n_nodes`` nodes that a record holds, or raise an error if the record is invalid."""
         n_components, lowest = record.integer("n_components", minimum=1), record.number("lowest")
         degree = record.floats("degree", (n_nodes,))
         if not -1 <= lowest <= 0 or not degree.min() > 0:
-            raise InvalidInputError("a stored operator with a lowest eigenvalue in [-1, 0] and degrees", "another")
+            raise InvalidInputError(
+                "a stored operator with a lowest eigenvalue in [-1, 0] and positive degrees",
+                f"a lowest eigenvalue of {lowest:g} and a smallest degree of {degree.min():g}",
+            )
         return cls(
             record.matrix("symmetric", (n_nodes, n_nodes)),
             record.permutation("order", n_nodes),
@@ -176,7 +168,7 @@ class DiffusionOperator:
         )
 
     def astype(self, dtype: npt.DTypeLike) -> DiffusionOperator:
-        """Return the same operator with S stored as ``dtype``."""
+        """Return a copy of the operator with S stored as ``dtype``."""
         return replace(self, symmetric=sp.csr_array(self.symmetric, dtype=dtype))
 
     @property
@@ -186,23 +178,23 @@ class DiffusionOperator:
 
     @cached_property
     def is_reordered(self) -> bool:
-        """Whether rows are in another order than the graph's nodes."""
+        """Whether the order of the rows differs from the order of the graph's nodes."""
         return not np.array_equal(self.order, np.arange(self.n_points))
 
     @cached_property
     def structure(self) -> tuple[Int64, Int32]:
-        """Where the rows of S begin, and the columns of its entries; see `csr_structure`."""
+        """Row pointers and columns of S as CSR; see `csr_structure`."""
         return csr_structure(self.symmetric)
 
     @cached_property
     def top(self) -> Float64:
-        """Eigenvectors of S to eigenvalue 1, one per component, in one vector ``(n_points,)``."""
+        """Eigenvectors of S for eigenvalue 1, one per component, joined in one vector ``(n_points,)``."""
         total = np.bincount(self.component, weights=self.degree, minlength=self.n_components)
         return np.asarray(np.sqrt(self.degree / total[self.component]))
 
     @cached_property
     def evenness(self) -> float:
-        """Smallest over largest entry of `top` within a component, of the most uneven one."""
+        """Ratio of the smallest to the largest entry of `top` within a component, for the most uneven component."""
         top = self.top
         largest = np.zeros(self.n_components)
         np.maximum.at(largest, self.component, top)
@@ -210,29 +202,30 @@ class DiffusionOperator:
 
     @property
     def tightening(self) -> float:
-        """How much smaller than wanted a tolerance must be, because the stationary law is uneven; at most 1.
+        """Factor, at most 1, by which a tolerance is reduced if the stationary distribution is uneven.
 
-        Errors are certified relative to the stationary law. What is small beside the faint mass at a faint point may be
-        large for the others: on a path of ten points whose weights fall by 1e-2 from edge to edge (evenness 2e-8)
-        densities were off by 300 at a tolerance of 1e-3. Graphs from points have an evenness of 0.15 and more.
+        Errors are certified relative to the stationary distribution. So for a measure at a point of tiny probability,
+        the bound allows large errors at all other points. On a path of ten points whose weights fall by a factor of 100
+        from edge to edge (evenness 2e-8), densities were off by 300 at a tolerance of 1e-3. Graphs from points have an
+        evenness of at least 0.15.
         """
         return min(1.0, self.evenness / EVEN)
 
     @property
     def is_uneven(self) -> bool:
-        """Whether no polynomial of S can be trusted; see `WalkDiffuser`."""
+        """Whether polynomials of S are too inaccurate, so that `WalkDiffuser` is needed."""
         return self.evenness < UNEVEN
 
     @cached_property
     def alternates(self) -> Bool:
-        """Whether the walk of each component is, or nearly is, that of a bipartite graph, ``(n_components,)``."""
+        """Whether each component is bipartite or nearly bipartite, ``(n_components,)``."""
         if self.lowest > LOW:
             return np.zeros(self.n_components, dtype=bool)
         return alternating(self.symmetric, self.top, self.component)
 
     @property
     def stationary(self) -> Float64:
-        """Stationary law of each component, in the order of the graph's nodes ``(n_points,)``."""
+        """Stationary distributions of all components in one vector ``(n_points,)``, in the order of the graph."""
         law = np.empty(self.n_points)
         law[self.order] = self.top**2
         return law
@@ -245,12 +238,12 @@ class DiffusionOperator:
         project(block, self.top, self.component, nothing, np.ones(self.n_points), rows)
 
     def component_masses(self, rows: Any) -> Float64:
-        """Return the mass that each measure has in each component.
+        """Return the mass of each measure in each component.
 
         Parameters
         ----------
         rows
-            ``(n_measures, n_points)``, dense or CSR, in the graph's order of points.
+            Measures ``(n_measures, n_points)``, dense or CSR, in the graph's order of points.
 
         Returns
         -------
@@ -264,62 +257,63 @@ class DiffusionOperator:
 
 
 def csr_structure(matrix: sp.csr_array) -> tuple[Int64, Int32]:
-    """Return where the rows of a matrix begin, and the columns of its entries, in the types that kernels take.
+    """Return row pointers and columns of a CSR matrix in the types that kernels take.
 
-    SciPy may hold columns in 64 bits, which are two thirds of what a product in float32 reads of the matrix. Neither is
-    writeable, whether or not the matrix is: to numba these are two types, and kernels would be compiled for both.
+    SciPy may store columns in 64 bits. They would then be two thirds of the bytes that a product in float32 reads from
+    the matrix. Both arrays are read-only, because numba compiles a kernel separately for read-only and writable arrays.
     """
     starts, columns = matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
     return frozen_view(starts), frozen_view(columns)
 
 
 def _with_loops_where_isolated(affinity: sp.csr_array) -> sp.csr_array:
-    """Give a point without any affinity, not even to itself, a loop: its mass stays where it is."""
+    """Add a self-loop to every point without any affinity, so that its mass stays in place."""
     isolated = np.flatnonzero(np.asarray(affinity.sum(axis=1)).ravel() == 0)
     if isolated.size == 0:
         return affinity
-    places = isolated.astype(affinity.indices.dtype)  # SciPy would make all places as wide as the widest
+    places = isolated.astype(affinity.indices.dtype)  # wider indices would make SciPy widen all others
     loops = sp.csr_array((np.ones(isolated.size), (places, places)), shape=affinity.shape)
     return sp.csr_array(affinity + loops)
 
 
 def _permuted(affinity: sp.csr_array, order: IntArray) -> sp.csr_array:
-    """Return a symmetric affinity with rows and columns in another order, indices sorted."""
+    """Return a symmetric affinity with permuted rows and columns and sorted indices."""
     permuted = sp.csr_array(affinity[order][:, order])
     permuted.sort_indices()
     return permuted
 
 
 def _components(affinity: sp.csr_array) -> tuple[int, Int32]:
-    """Return the number of connected components and that of each node, ``(n_nodes,)``."""
+    """Return the number of connected components and the component of each node, ``(n_nodes,)``."""
     count, component = connected_components(affinity, directed=False)
     return int(count), component
 
 
 def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:
-    """Return a number in [-1, 0] that no eigenvalue of S lies below."""
+    """Return a lower bound of the eigenvalues of S, in [-1, 0]."""
     n_points = symmetric.shape[0]
     if n_points <= LANCZOS_STEPS:
         return float(np.clip(np.linalg.eigvalsh(symmetric.toarray())[0] - 1e-12, -1, 0))
     lowest = lanczos(symmetric, LANCZOS_STEPS, ends_only=True)[0][0]
     miss = np.log(1.648 * np.sqrt(n_points) / LANCZOS_FAILURE) / (2 * LANCZOS_STEPS - 1)
     margin = min(miss, 1.0) ** 2
-    # The estimate misses at most this share of the distance from the top of the spectrum, which is 1.
+    # The estimate is too high by at most the share `margin` of the distance from the lowest eigenvalue to the largest,
+    # 1.
     return float(np.clip(1 - (1 - lowest) / (1 - margin) if margin < 1 else -1, -1, 0))
 
 
-# Columns of a block that a vector register of the machine holds: widths that are multiples of it waste nothing.
+# Number of columns that fit a vector register of the machine. Blocks are padded to a multiple of it.
 LANES = 8
 
-# Bytes of a line of the cache. A vector that reaches over two lines takes two loads: from NumPy's own arrays, which
-# begin 16 bytes behind a line, products with the operator took a fifth longer.
+# Size of a cache line in bytes. A vector that spans two lines takes two loads: with NumPy's own arrays, which begin 16
+# bytes after the start of a line, products with the operator took a fifth longer.
 CACHE_LINE = 64
 
 Block = npt.NDArray[np.floating[Any]]
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Block:
-    """Return zeros that begin where a line of the cache does.
+    """Return an array of zeros that starts at a cache line.
 
     Examples
     --------
@@ -333,10 +327,10 @@ def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Block:
 
 
 class Diffuser(ABC):
-    """Pushes blocks of measures through powers of one diffusion operator.
+    """Interface of methods that diffuse blocks of measures by powers of one diffusion operator.
 
-    A diffuser is built once for an operator and a tolerance and then applied to any number of blocks, from any
-    number of threads: it holds no state that a call changes.
+    A diffuser is built once for an operator and a tolerance and then applied to any number of blocks. Any number of
+    threads may use it at the same time, because no call changes its state.
 
     Attributes
     ----------
@@ -353,23 +347,23 @@ class Diffuser(ABC):
         Parameters
         ----------
         masses
-            ``(n_points, width)``, columns are measures.
+            ``(n_points, width)``; every column is a measure.
         scales
             Consecutive non-negative scales.
 
         Yields
         ------
         ndarray
-            ``(n_points, width)``, once per scale.
+            Densities ``(n_points, width)``, one array per scale.
         """
 
     def shared_by(self, n_threads: int) -> Diffuser | None:  # noqa: ARG002
-        """Return this way with steps that threads share by rows, the same bits; None if only columns can be shared."""
+        """Return a bit-identical diffuser whose threads share the rows of each step, or None if none exists."""
         return None
 
     @abstractmethod
     def to_record(self) -> Record:
-        """Return what a store must hold beside the operator and the density; its value "kind" names the way."""
+        """Return the diffuser, without operator and density, as a record; the value "kind" names the method."""
 
     @abstractmethod
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
@@ -377,44 +371,44 @@ class Diffuser(ABC):
 
     @abstractmethod
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
-        """Return the transpose of `diffuse`: the sum over scales of the transposed operator on one block each.
+        """Apply the transpose of `diffuse`: apply each scale's transposed operator to its block, and add the results.
 
         Parameters
         ----------
         blocks
-            ``(n_points, width)``, once per scale, in order; each may be changed.
+            Blocks ``(n_points, width)``, one per scale, in order; they may be overwritten.
         scales
             Consecutive non-negative scales, at least one.
 
         Returns
         -------
         ndarray
-            ``(n_points, width)``: its product with any measure is the sum over scales of the products of the blocks
-            with the densities of that measure.
+            Sum ``(n_points, width)``. The inner product of this sum with any measure equals the sum over scales of the
+            inner products of the blocks with the densities of this measure.
         """
 
     @abstractmethod
     def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
-        """Return, per scale, the largest error of an eigenvalue's power, ``(n_scales,)``.
+        """Return a bound on the error of any eigenvalue's power at each scale, ``(n_scales,)``.
 
-        It bounds the error of a density f relative to its measure in the operator's own norm:
-        ``sqrt(sum(error**2 / pi)) <= bound * sqrt(sum(mass**2 / pi))`` for densities of the adjoint (pi is the
-        stationary law), with ``* pi`` in place of ``/ pi`` for ``density="function"``.
+        This also bounds the error of a density relative to its measure, in the norm of the operator:
+        ``sqrt(sum(error**2 / pi)) <= bound * sqrt(sum(mass**2 / pi))`` for densities of the adjoint, where pi is the
+        stationary distribution. For ``density="function"``, ``* pi`` replaces ``/ pi``.
         """
 
 
-# Wide blocks amortise the reading of the operator over more columns; 64 float32 columns reach the peak
-# of the compiled recurrence (20 GFlop/s per core against 9 at 16 and 5 at 8).
+# Number of columns per block. Wide blocks amortize reading the operator: the compiled recurrence reaches its peak of 20
+# GFlop/s per core with 64 float32 columns, compared with 9 at 16 columns and 5 at 8.
 WIDEST_BLOCK = 64
 
-# Products of two numbers, a thread's part in a step, below which no further thread is worth while: to hand out a step
-# takes 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one.
+# Smallest number of multiplications per thread and step for which another thread saves time. Distributing a step takes
+# 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one.
 PRODUCTS_PER_THREAD = 500_000
 
 
 @final
 class Recurrence:
-    """T_1 X, T_2 X, ... with the Chebyshev polynomials T_j of S on an interval, by the three-term recurrence.
+    """The three-term recurrence of T_1 X, T_2 X, ..., where T_j are the Chebyshev polynomials of S on an interval.
 
     Parameters
     ----------
@@ -423,11 +417,11 @@ class Recurrence:
     dtype
         Precision of the recurrence.
     highest
-        The interval is [operator.lowest, highest]; on eigenvalues above it the polynomials grow without bound.
+        Upper end of the interval [operator.lowest, highest]; above this end the polynomials grow without bound.
     n_threads
-        Threads that share every step by rows, where it is long enough. One block of 32 columns takes two threads two
-        thirds of the time of two blocks of 16; columns that fill a wide block for each thread are better shared by
-        columns, see `in_columns`.
+        Number of threads that share the rows of every step, if the step is long enough. For few columns this is faster
+        than sharing columns: two threads process one block of 32 columns in two thirds of the time that they need for
+        two blocks of 16. If every thread has a wide block of its own, share columns; see `in_columns`.
     """
 
     def __init__(
@@ -443,13 +437,13 @@ class Recurrence:
         self._n_threads = n_threads
 
     def shared_by(self, n_threads: int) -> Recurrence:
-        """Return the same recurrence, shared by so many threads; the numbers of the matrix are not copied."""
+        """Return a copy of the recurrence for ``n_threads`` threads; the copy shares the matrix."""
         shared = copy(self)
         shared._n_threads = n_threads
         return shared
 
     def terms(self, start: Block) -> Iterator[Block]:
-        """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each is valid until two more were taken."""
+        """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; a term is valid until two more are taken."""
         n_points, width = start.shape
         terms = self._room(n_points, -(-width // LANES) * LANES)
         terms[0, :, :width] = start
@@ -460,7 +454,7 @@ class Recurrence:
                 yield terms[degree % len(terms), :, :width]
 
     def _room(self, n_points: int, width: int) -> Block:
-        """Return room for the last terms, all zero, ``(4, n_points, width)``."""
+        """Return an array of zeros for the last four terms, ``(4, n_points, width)``."""
         from heatmover._base.compiled.recurrence import TERMS
 
         return aligned_zeros((TERMS, n_points, width), self.dtype)
@@ -471,21 +465,21 @@ class Recurrence:
         Parameters
         ----------
         start
-            The block ``(n_points, width)``, of this recurrence's precision. Widths in whole vector registers waste
-            nothing.
+            Block ``(n_points, width)`` in the precision of the recurrence; widths that are multiples of `LANES` are
+            fastest.
         coefficients
-            Of T_0, T_1, ... in each polynomial, from the shortest to the longest.
+            Coefficients of T_0, T_1, ... for each polynomial, from the lowest degree to the highest.
 
         Yields
         ------
         ndarray
-            ``(n_points, width)``, once per polynomial, in order.
+            Results ``(n_points, width)``, one per polynomial, in order.
         """
         degrees = [len(part) - 1 for part in coefficients]
         table = np.zeros((len(degrees), degrees[-1] + 1), dtype=self.dtype)
         for row, part in zip(table, coefficients, strict=True):
             row[: len(part)] = part
-        # In two parts, so that the memory of the fine scales, which are done early, is free for what is made of them.
+        # Fine scales are complete early and have an array of their own, which is freed while coarse scales continue.
         n_fine = sum(3 * degree < degrees[-1] for degree in degrees)
         fine, coarse = (_multiples(start, part) for part in (table[:n_fine, 0], table[n_fine:, 0]))
         terms, reached = self._room(*start.shape), 0
@@ -495,7 +489,7 @@ class Recurrence:
                 if done == n_fine:
                     fine = fine[:0].copy()
                 if reached < degree:
-                    # Whole groups of terms, but for the last.
+                    # Compute whole groups of terms, except at the last degree.
                     last = min(-(-degree // len(terms)) * len(terms), degrees[-1])
                     sums = fine[done:], coarse[max(done - n_fine, 0) :]
                     _take_steps(step, terms, reached, table[done:, reached + 1 : last + 1], *sums)
@@ -503,14 +497,14 @@ class Recurrence:
                 yield fine[done] if done < n_fine else coarse[done - n_fine]
 
     def transposed(self, inputs: Block, coefficients: Sequence[Float64]) -> Block:
-        """Return the sum of polynomials of S, each applied to a block of its own, by one recurrence (Clenshaw).
+        """Return the sum of polynomials of S, each applied to its own block, by one Clenshaw recurrence.
 
         Parameters
         ----------
         inputs
-            ``(n_polynomials, n_points, width)``, of this recurrence's precision.
+            Blocks ``(n_polynomials, n_points, width)`` in the precision of the recurrence.
         coefficients
-            Of T_0, T_1, ... in each polynomial, from the shortest to the longest.
+            Coefficients of T_0, T_1, ... for each polynomial, from the lowest degree to the highest.
 
         Returns
         -------
@@ -540,7 +534,7 @@ class Recurrence:
             for degree in range(int(lengths[-1]) - 2, -1, -1):
                 first = int(np.searchsorted(lengths, degree, side="right"))
                 shares = np.ascontiguousarray(table[first:, degree])
-                # The last step is half of the others: T_0 = 1, but T_1 = X T_0 and not 2 X T_0.
+                # The last step uses half of slope and offset, because T_1 = X T_0 and not 2 X T_0.
                 half = 1.0 if degree else 0.5
                 slope, offset = half * self._slope, half * self._offset
                 share(step, parts)
@@ -548,7 +542,7 @@ class Recurrence:
         return current
 
     def _parts(self, width: int) -> list[tuple[int, int]]:
-        """Return the rows that each thread takes of a block of ``width`` columns: the first, and the one after."""
+        """Return the first row and the end row of each thread, for a block of ``width`` columns."""
         indptr = self._matrix.indptr
         products = int(indptr[-1]) * width
         count = max(1, min(self._n_threads, products // max(PRODUCTS_PER_THREAD, 1)))
@@ -559,13 +553,13 @@ class Recurrence:
 
     @contextmanager
     def _steps(self, width: int) -> Iterator[Step]:
-        """Lend a function that takes one step, whose rows the threads share; see `advance`."""
+        """Provide a function that takes one step of the recurrence, whose rows the threads share; see `advance`."""
         from heatmover._base.compiled.recurrence import advance
 
         (indptr, indices), number, parts = self._structure, self.dtype.type, self._parts(width)
 
         def step(terms: Block, degree: int, *sums: Block) -> None:
-            # T_1 = X T_0 is half of what the recurrence makes of T_{-1} = 0.
+            # T_1 = X T_0 is half of the value that the recurrence gives with T_{-1} = 0.
             half = 0.5 if degree == 1 else 1.0
             factors = number(half * self._slope), number(half * self._offset)
 
@@ -585,7 +579,7 @@ Step = Callable[[Block, int, Block, Block, Block], None]
 
 
 def _take_steps(step: Step, terms: Block, degree: int, shares: Block, fine: Block, coarse: Block) -> None:
-    """Take a step for every column of ``shares``; as many terms as are kept are added to the sums together."""
+    """Take a step for every column of ``shares``, and add the terms to the sums in groups of four."""
     for first in range(0, shares.shape[1], len(terms)):
         group = np.zeros((len(shares), len(terms)), dtype=terms.dtype)
         part = shares[:, first : first + len(terms)]
@@ -596,14 +590,14 @@ def _take_steps(step: Step, terms: Block, degree: int, shares: Block, fine: Bloc
 
 
 def _multiples(block: Block, factors: Block) -> Block:
-    """Return multiples of a block, ``(n_factors, n_points, width)``."""
+    """Return the block multiplied by each factor, ``(n_factors, n_points, width)``."""
     multiples = aligned_zeros((len(factors), *block.shape), block.dtype)
     return np.multiply(block, factors[:, None, None], out=multiples)
 
 
 @contextmanager
 def row_pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
-    """Lend a function that does some work on every part; threads wait for more of it, and one part needs none."""
+    """Provide a function that runs work on ranges of rows, in persistent threads or, for one range, in the caller."""
 
     def alone(work: Callable[[Rows], None], parts: list[Rows]) -> None:
         for part in parts:
@@ -622,9 +616,9 @@ def row_pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[
 def in_columns(
     function: Callable[[Block], Block], block: Block, *, n_threads: int, widest: int = WIDEST_BLOCK
 ) -> Block:
-    """Apply ``function`` to groups of columns of ``block`` in threads and put the results side by side.
+    """Apply ``function`` to groups of columns of ``block`` in threads and concatenate the results.
 
-    Groups are whole vector registers of at most ``widest`` columns, enough of them to keep the threads busy.
+    The width of each group is a multiple of `LANES` and at most ``widest``; there are enough groups for all threads.
     """
     units = -(-block.shape[1] // LANES)
     rounds = -(-units * LANES // (widest * n_threads))
@@ -634,27 +628,31 @@ def in_columns(
     return np.concatenate(in_threads(function, parts, n_threads), axis=1)
 
 
-# Measures are divided by the root of the stationary law, and float32 ends at 1e38.
+# Smallest square root of the stationary distribution for which float32 may be used: measures are divided by this square
+# root, and float32 ends at 1e38.
 SINGLE_RANGE = 1e-15
-# A precision that is asked for may lose more than ``tol``, as ``error_bound_`` then tells, but a bound above this, the
-# largest ``tol``, tells nothing: at 2^30 steps and tol=1e-10 all densities of float32 were NaN.
+# Largest error bound that is accepted if the user requests float32. The bound may exceed ``tol``, and ``error_bound_``
+# reports it. But a bound above the largest valid ``tol`` has no meaning: at 2^30 steps and tol=1e-10 all densities in
+# float32 were NaN.
 LARGEST_ERROR = 0.5
 
-# Scales that diffuse_progressively takes from one recurrence, as many as the memory allows. The density at 2^k started
-# anew from 2^(k-1) costs 3.4 times the last recurrence in all, four at a time cost about 2, all at once 1.4. Every sum
-# costs from the first term on, so that there are no more than the search for the largest scale usually looks at.
+# Smallest and largest number of scales that diffuse_progressively computes by one recurrence, as far as GROUP_MEMORY
+# allows. If each density at 2^k is computed from the density at 2^(k-1), the total cost is 3.4 times the cost of the
+# last recurrence. With four scales per recurrence it is about 2 times this cost, and with all scales in one recurrence
+# 1.4 times. But every scale costs time from the first term on, so MOST_AT_ONCE is the number of scales that the search
+# for the largest scale usually examines.
 FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 11
 GROUP_MEMORY = 64 * 2**20
 
 
 @lru_cache(maxsize=256)
 def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, float]:
-    """Expand x -> x^steps on [lowest, 1] in Chebyshev polynomials, cut where the error passes ``tol``.
+    """Expand x -> x^steps on [lowest, 1] in Chebyshev polynomials of the lowest degree with an error within ``tol``.
 
     Parameters
     ----------
     steps
-        The power.
+        Exponent of the power.
     lowest
         Lower end of the interval, in [-1, 0].
     tol
@@ -663,9 +661,9 @@ def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, 
     Returns
     -------
     coefficients
-        Of T_0 .. T_degree, ``(degree + 1,)``, non-negative.
+        Coefficients of T_0 .. T_degree, ``(degree + 1,)``, non-negative.
     bound
-        The error made: the sum of all coefficients left out.
+        Error of the expansion: the sum of all omitted coefficients.
 
     Examples
     --------
@@ -673,8 +671,8 @@ def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, 
     >>> coefficients.round(12).tolist(), bound < 1e-15
     ([0.5, 0.0, 0.5], True)
     """
-    # The walk passes `reach` with probability below 2 exp(-reach^2 / 2 steps) < 1e-17 (Hoeffding), so that a
-    # Fourier sum over 2 * reach angles gives its law to rounding.
+    # The random walk goes beyond `reach` with a probability below 2 exp(-reach^2 / 2 steps) < 1e-17 (Hoeffding), so a
+    # Fourier sum over 2 * reach angles gives the distribution of its position up to rounding.
     reach = min(steps, int(np.ceil(np.sqrt(80.0 * steps)))) + 1
     angles = np.pi * np.arange(2 * reach) / reach
     characteristic = ((1 + lowest) / 2 + (1 - lowest) / 2 * np.cos(angles)) ** float(steps)
@@ -688,29 +686,29 @@ def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, 
 
 
 def rounding(steps: int, dtype: npt.DTypeLike) -> float:
-    """Return how far rounding may move an eigenvalue's power: ``steps`` times the rounding of the eigenvalue itself.
+    """Return a bound on the rounding error of an eigenvalue's power: ``steps`` times the error of the eigenvalue.
 
-    Storing S rounds an eigenvalue close to 1 by about half a unit, and the power multiplies that. Measured on two
-    cliques joined by a thread, the worst graph known: a fifth of this at 2^13 and at 2^18.
+    Storing S rounds an eigenvalue close to 1 by about half a unit in the last place, and the power multiplies this
+    error. On two nearly disconnected cliques, the worst known graph, the error was a fifth of the bound at 2^13 and at
+    2^18.
     """
     return float((steps + 8) * np.finfo(dtype).eps / 2)
 
 
 def check_single(operator: DiffusionOperator, scale: int, advice: str) -> None:
-    """Raise if float32, which was asked for, says nothing about densities at ``scale``."""
+    """Raise an error if float32, which the user requested, is too inaccurate for densities at ``scale``."""
     lost = rounding(2**scale, np.float32) / operator.tightening
     if lost > LARGEST_ERROR or operator.top.min() < SINGLE_RANGE:
-        what = "a number of steps" if operator.tightening == 1 else "a stationary law"
         raise InvalidInputError(
-            f"{what} that float32 can hold",
-            f"that rounding may move a density by {lost:.1g} of its mass in 2^{scale} steps",
+            "a graph and a number of steps for which float32 is accurate enough",
+            f"that rounding may move a share of {lost:.1g} of the mass of a density in 2^{scale} steps",
             advice,
         )
 
 
 @final
 class ChebyshevDiffuser(Diffuser):
-    """One recurrence serves all scales; the mass in every component is restored exactly.
+    """Diffusion to all scales by one Chebyshev recurrence, with the exact mass in every component.
 
     Parameters
     ----------
@@ -719,12 +717,12 @@ class ChebyshevDiffuser(Diffuser):
     adjoint
         True for densities of the adjoint, False for the paper's literal P^t.
     tol
-        Largest error of any eigenvalue's power, at every scale; what rounding takes of it is left to rounding, but
-        not more than half.
+        Largest error of any eigenvalue's power at every scale. The share that rounding needs, up to half, is reserved
+        for rounding.
     dtype
-        float32 or float64: the precision of the recurrence and of the densities.
+        Precision of the recurrence and of the densities, float32 or float64.
     n_threads
-        Threads that share every step; see `Recurrence`.
+        Number of threads that share every step; see `Recurrence`.
     """
 
     def __init__(
@@ -742,18 +740,20 @@ class ChebyshevDiffuser(Diffuser):
         self._top = operator.top
         if self.dtype == np.float32 and self._top.min() < SINGLE_RANGE:
             raise InvalidInputError(
-                "a stationary law that float32 can hold", f"a smallest root of {self._top.min():.0e}", "use float64"
+                "a stationary distribution that float32 can represent",
+                f"one whose smallest square root is {self._top.min():.0e}",
+                "use float64",
             )
         self._outward = self._top if adjoint else 1 / self._top
         self._recurrence = Recurrence(operator, self.dtype, n_threads=n_threads)
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record that a store can hold, its operator and density apart."""
+        """Return the diffuser as a record, which omits the operator and the density."""
         return Record({"kind": "chebyshev", "tol": float(self.tol), "dtype": self.dtype.name})
 
     @classmethod
     def from_record(cls, record: Record, operator: DiffusionOperator, *, adjoint: bool) -> ChebyshevDiffuser:
-        """Return the diffuser of a record, or raise if it is none."""
+        """Return the diffuser that a record holds, or raise an error if the record is invalid."""
         record.text("kind", ("chebyshev",))
         dtype, tol = record.text("dtype", ("float32", "float64")), record.number("tol")
         if not 0 < tol < 1:
@@ -761,7 +761,7 @@ class ChebyshevDiffuser(Diffuser):
         return cls(operator, adjoint=adjoint, tol=tol, dtype=dtype)
 
     def shared_by(self, n_threads: int) -> ChebyshevDiffuser:
-        """Return this way with steps that threads share; see `Diffuser.shared_by`."""
+        """Return a copy whose threads share the rows of each step; see `Diffuser.shared_by`."""
         shared = copy(self)
         shared._recurrence = self._recurrence.shared_by(n_threads)
         return shared
@@ -769,7 +769,7 @@ class ChebyshevDiffuser(Diffuser):
     def diffuse(self, masses: Block, scales: range) -> Iterator[Block]:
         """Yield the densities at the given scales; see `Diffuser.diffuse`."""
         width = masses.shape[1]
-        # The recurrence has a way of its own for a single column: half of the time that eight of them take.
+        # The recurrence has a special loop for a single column, which takes half the time of eight columns.
         start = self.inward(masses, padded=width > 1)
         del masses
         target = self.parts(start)
@@ -777,7 +777,7 @@ class ChebyshevDiffuser(Diffuser):
             yield self.outward(density, target, width)
 
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
-        """Yield density after density; see `Diffuser.diffuse_progressively`."""
+        """Yield the densities at 2^0, 2^1, ... steps; see `Diffuser.diffuse_progressively`."""
         state = self.inward(masses)
         target = self.parts(state)
         steps = 0
@@ -786,13 +786,13 @@ class ChebyshevDiffuser(Diffuser):
             times = [2**scale for scale in range(steps.bit_length(), steps.bit_length() + group)]
             parts = [self._coefficients(time - steps) for time in times]
             for steps, density in zip(times, self._recurrence.polynomials(state, parts), strict=True):
-                # The last one is where the next recurrence begins.
+                # The next recurrence starts from the last density, so this density is copied.
                 yield self.outward(density.copy() if steps == times[-1] else density, target, masses.shape[1])
             state = density
             self._restore(state, target)
 
     def collect(self, blocks: Iterable[Block], scales: range) -> Block:
-        """Return the sum of the transposed operators on one block each, by one recurrence; see `Diffuser.collect`."""
+        """Apply the transpose of `diffuse` by one recurrence; see `Diffuser.collect`."""
         inputs, known, width = self.taken(blocks, len(scales))
         return self.released(self.transposed(inputs, scales), known, width)
 
@@ -801,11 +801,11 @@ class ChebyshevDiffuser(Diffuser):
         return self._recurrence.transposed(inputs, [self._coefficients(2**scale) for scale in scales])
 
     def error_bound(self, scales: range) -> Float64:
-        """Return the sum of the coefficients left out and the rounding, per scale; see `Diffuser.error_bound`."""
+        """Return the sum of the omitted coefficients plus rounding, per scale; see `Diffuser.error_bound`."""
         return np.array([self._expansion(2**scale)[1] + rounding(2**scale, self.dtype) for scale in scales])
 
     def degree(self, scale: int) -> int:
-        """Return the degree of the polynomial used at ``scale``: the number of products with the operator."""
+        """Return the degree of the polynomial at ``scale``, which is the number of products with the operator."""
         return len(self._coefficients(2**scale)) - 1
 
     def _coefficients(self, steps: int) -> Float64:
@@ -816,14 +816,14 @@ class ChebyshevDiffuser(Diffuser):
         return power_coefficients(steps, self.operator.lowest, tol)
 
     def inward(self, masses: Block, *, padded: bool = True) -> Block:
-        """Conjugate measures into the coordinates of S, in its order, padded to whole vector registers."""
+        """Transform measures into the coordinates and the order of S, padded to a multiple of `LANES` columns."""
         width = -(-masses.shape[1] // LANES) * LANES if padded else masses.shape[1]
         block = aligned_zeros((masses.shape[0], width), self.dtype)
         block[:, : masses.shape[1]] = masses[self.operator.order] / self._outward[:, None]
         return block
 
     def parts(self, start: Block) -> Float64:
-        """Return each column's part in the top eigenvector of each component, which no power changes."""
+        """Return each column's coefficient on the top eigenvector of each component; powers do not change it."""
         from heatmover._base.compiled.recurrence import known_parts
 
         target = np.empty((self.operator.n_components, start.shape[1]))
@@ -831,7 +831,7 @@ class ChebyshevDiffuser(Diffuser):
         return target
 
     def outward(self, block: Block, target: Float64, width: int) -> Block:
-        """Give a block (changed in place) its known parts and return it as densities, in the graph's order."""
+        """Restore the coefficients on the top eigenvectors in place, and return densities in the graph's order."""
         self._project(block, target, self._outward, self.operator.order)
         return block[:, :width]
 
@@ -843,16 +843,17 @@ class ChebyshevDiffuser(Diffuser):
         return result
 
     def taken(self, blocks: Iterable[Block], count: int) -> tuple[Block, Float64, int]:
-        """Conjugate blocks into the coordinates of S, as the transpose of `outward`.
+        """Transform blocks into the coordinates of S by the transpose of `outward`.
 
         Returns
         -------
         inputs
-            ``(count, n_points, padded width)``, without their parts in the top eigenvectors.
+            Transformed blocks without their top eigenvectors, ``(count, n_points, padded width)``.
         known
-            The sum of these parts, which no power changes, ``(n_components, padded width)``.
+            Sum of their coefficients on the top eigenvectors, ``(n_components, padded width)``; powers do not change
+            it.
         width
-            Of the blocks.
+            Width of the blocks.
         """
         inputs: Block = np.empty(0, dtype=self.dtype)
         known: Float64 = np.empty(0)
@@ -869,14 +870,14 @@ class ChebyshevDiffuser(Diffuser):
         return inputs, known, width
 
     def released(self, block: Block, known: Float64, width: int) -> Block:
-        """Add the known parts to a block (changed in place) and undo the conjugation: the transpose of `inward`."""
+        """Add the top eigenvectors to a block, in place, and transform it back by the transpose of `inward`."""
         from heatmover._base.compiled.recurrence import add_known
 
         add_known(block, self._top, self.operator.component, known, 1 / self._outward)
         return self._in_graph_order(block, width)
 
     def _restore(self, block: Block, target: Float64) -> None:
-        """Give a block (changed in place) its known parts."""
+        """Restore the coefficients of a block on the top eigenvectors, in place."""
         self._project(block, target, np.ones(len(block)), np.arange(len(block)))
 
     def _project(self, block: Block, target: Float64, factor: Float64, order: Intp) -> None:

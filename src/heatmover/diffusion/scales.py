@@ -1,13 +1,14 @@
-"""Dyadic scales: which diffusion times are compared, and how the coarsest is chosen from the data.
+"""Choose the dyadic diffusion times to compare, and the coarsest one from the data; embeddings call this module.
 
-`choose_max_scale` is the default: the first scale at which two points have half mixed.
+`choose_max_scale` is the default: the first scale at which the heat of two points has half mixed on average.
 
-`choose_mixed_scale` is the paper's Lemma 1. With t = 2^k steps, Delta_i(k) = 1/2 sum_j |P^t_ij - pi_j| is how far the
-walk from point i is from the stationary law pi of its component, and K is the first k with Delta_i(k) < epsilon for all
-i; Delta_i never grows with k. On data, one point in a thousand is left out; see `STRAGGLERS`. The part of S^t beside
-the top eigenvectors, B, says it all: P^t_ij - pi_j = B_ij top_j / top_i with pi = top^2. A few points show which scales
-are much too fine. Then all points are judged: by Cauchy and Schwarz Delta_i <= ||B_i|| / (2 top_i), which a basis of
-few eigenvectors gives for all of them at once, and where that does not settle it, the row of B is summed.
+`choose_mixed_scale` is the paper's Lemma 1. With t = 2^k steps, Delta_i(k) = 1/2 sum_j |P^t_ij - pi_j| is the distance
+of the random walk from point i to the stationary distribution pi of its component. K is the first k with Delta_i(k) <
+epsilon for all i; Delta_i never grows with k. In practice one point in a thousand may violate this condition; see
+`STRAGGLERS`. The part B of S^t orthogonal to the top eigenvectors determines Delta: P^t_ij - pi_j = B_ij top_j / top_i
+with pi = top^2. A few sampled points show which scales are much too fine. At the next scales all points are checked. By
+the Cauchy-Schwarz inequality Delta_i <= ||B_i|| / (2 top_i), and a basis of few eigenvectors gives this bound for all
+points at once. If the bound exceeds epsilon, row i of B is summed, which gives Delta_i itself.
 """
 
 from __future__ import annotations
@@ -29,58 +30,51 @@ from heatmover.diffusion.operator import Block, ChebyshevDiffuser, Diffuser, Dif
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.spectrum import bipartite
 
-__all__ = [
-    "COARSEST",
-    "MIXED",
-    "STRAGGLERS",
-    "ScaleChoice",
-    "choose_max_scale",
-    "choose_mixed_scale",
-    "finest_scale",
-    "mean_total_variation",
-    "total_variations",
-]
-
 # max_scale="auto" stops at the first scale where the heat of two points overlaps by half on average. Measured on eight
-# shapes with known truth and a cohort (docs/decisions/0010): 0.7 leaves the swiss roll at a P@10 of 0.85, because far
-# measures still all look equally far; 0.4 lets the long axis of the S-curve dominate (0.89 instead of 0.91).
+# shapes with ground truth and a cohort (docs/decisions/0010): with 0.7 the swiss roll has a P@10 of only 0.85, because
+# all remote measures still look equally far apart. With 0.4 the long axis of the S-curve dominates (P@10 of 0.89
+# instead of 0.91).
 MIXED = 0.5
 
-# Fine scales that together weigh less than this share of all weights are dropped when n_scales is None: they
-# cost memory and time and cannot move a distance by more than this share of its largest possible value.
+# If n_scales is None, the finest scales that together have less than this share of all weights are dropped. They cost
+# memory and time, but change a distance by at most this share of its largest possible value.
 NEGLIGIBLE_WEIGHT = 0.01
-# The curve is an average over pairs of points. 32 points alone are too few: 80 draws on melanoma (16,291 cells) gave
-# the scales 5, 6 and 7. 128 gave one scale, but cost four times as much. With the correction by 16 probes, half as much
-# again, 32 vary less than 128 do (standard deviation on melanoma 0.07 without it and 0.02 with it, on the swiss roll
-# 0.029 and 0.008); see docs/decisions/0010.
+# Number of sampled points. The decay is an average over pairs of these points, and without a correction 32 points are
+# too few: 80 draws on melanoma (16,291 cells) gave the scales 5, 6 and 7. With 128 points all draws gave the same
+# scale, at four times the cost. A correction by 16 probes increases the cost by only half, and averages over 32
+# corrected points vary less than averages over 128 points. The correction reduced the standard deviation from 0.07 to
+# 0.02 on melanoma and from 0.029 to 0.008 on the swiss roll; see docs/decisions/0010.
 SAMPLE = 32
 PROBES = 16
-# Points at which probes are read. They leave an eighth of the deviation of 32 points, which is less than the rest.
+# Number of points at which the probes are evaluated. The sampling error of 2,000 points is an eighth of the error of 32
+# points and smaller than the other errors.
 READ = 2_000
 FLOW_TOL = 1e-3
-# Of the surrogate, which lies between 0 and 1; data have 1e-3 and more.
+# The average is corrected only if the variance of the surrogate, whose values lie between 0 and 1, is at least this
+# value. On data the variance is at least 1e-3.
 LEAST_VARIANCE = 1e-6
-# 2^18 steps cost 1,400 products per measure. Data that have not mixed by then are nearly disconnected.
+# The coarsest scale to try: 2^18 steps cost 1,400 products per measure, and data that have not mixed by then are nearly
+# disconnected.
 COARSEST = 18
-# From here on the next scale costs as much as a basis that serves all coarser ones may cost.
+# From this scale on, computing one more scale by polynomials costs as much as a basis for all coarser scales may cost.
 PATIENCE = 11
 
 
 @dataclass(frozen=True)
 class ScaleChoice:
-    """The largest scale and how it was found.
+    """The largest scale and the reason for choosing it.
 
     Attributes
     ----------
     max_scale
-        K: the coarsest diffusion time is ``2**K``.
+        Largest scale K: the coarsest diffusion time is ``2**K``.
     decay
-        Mean total variation between the heat of two points at times ``2**0, 2**1, ...`` as far as it was
-        computed; empty if ``max_scale`` was given.
+        Mean total variation between the heat of two points at times ``2**0, 2**1, ...``, up to the last computed scale;
+        empty if the user set ``max_scale``.
     limit
-        Its value after infinite time: zero on a connected graph.
+        Mean total variation after infinite time: zero on a connected graph.
     reason
-        One plain sentence.
+        Reason for the choice, in words.
     """
 
     max_scale: int
@@ -89,15 +83,15 @@ class ScaleChoice:
     reason: str
 
     def to_record(self) -> Record:
-        """Return the choice as a record that a store can hold."""
-        # NaN, where there was nothing to choose, is not a number of JSON.
+        """Return the choice as a record that can be saved to disk."""
+        # JSON has no NaN, which is the limit if the user set the scale.
         limit = float(self.limit) if np.isfinite(self.limit) else None
         values = {"max_scale": int(self.max_scale), "limit": limit, "reason": str(self.reason)}
         return Record(values, {"decay": np.asarray(self.decay, dtype=np.float64)})
 
     @classmethod
     def from_record(cls, record: Record) -> ScaleChoice:
-        """Return the choice of a record, or raise if it is none."""
+        """Return the choice that a record holds, or raise an error if the record is invalid."""
         limit = record.optional_number("limit")
         decay = record.array("decay", np.float64, (None,))
         return cls(record.integer("max_scale"), decay, np.nan if limit is None else limit, record.text("reason"))
@@ -111,11 +105,11 @@ def choose_max_scale(
     coarse: Callable[[], Diffuser | None] = lambda: None,
     n_threads: int = 1,
 ) -> ScaleChoice:
-    """Return the first scale at which two points, drawn from the measures, have half mixed on average.
+    """Return the first scale at which heat from two points, drawn from the measures, has half mixed on average.
 
-    Mixing is judged by the mean total variation between the heat that started at each point, from its start at 1
-    (no common mass) to its limit after infinite time (0 on a connected graph). Points are drawn, not measures, so
-    that measures which overlap from the start, such as patients that share all cell types, are not taken for mixed.
+    Mixing is measured by the mean total variation between the heat of two points, which falls from 1 (no common mass)
+    to a limit after infinite time (0 on a connected graph). Points are drawn instead of measures, because measures that
+    overlap from the start, such as patients that share all cell types, would seem to have mixed.
 
     Parameters
     ----------
@@ -124,12 +118,12 @@ def choose_max_scale(
     rows
         Measures ``(n_measures, n_points)``, dense or CSR.
     rng
-        Draws the points.
+        Random generator that draws the points.
     coarse
-        Called once if the points have not mixed after 2^10 steps: a way to diffuse that is cheap at coarse scales, or
-        None to go on with polynomials.
+        Function that returns a diffuser that is cheap at coarse scales, or None to continue with polynomials. It is
+        called at most once, if the points have not mixed after 2^10 steps.
     n_threads
-        Threads to use.
+        Number of threads.
     """
     draw = _draw(operator, rows, rng)
     threshold = draw.limit + MIXED * (1 - draw.limit)
@@ -138,27 +132,24 @@ def choose_max_scale(
         decay.append(draw.variation(densities))
         if scale >= 1 and decay[-1] <= threshold:
             reason = (
-                f"at 2^{scale} steps the heat of two points differs by {decay[-1]:.2f} on average "
-                f"(total variation), the first scale at or under {threshold:.2f}"
+                f"2^{scale} is the first number of steps after which the heat distributions of two points differ by at "
+                f"most {threshold:.2f} on average (total variation: {decay[-1]:.2f})"
             )
             return ScaleChoice(scale, np.array(decay), draw.limit, reason)
     cause = "parts of the graph are nearly disconnected"
     if operator.alternates.any():
         cause = "heat alternates between two halves of the graph, which is bipartite or nearly so"
     reason = (
-        f"the heat of two points still differs by {decay[-1]:.2f} on average at 2^{COARSEST} steps, where the search "
-        f"ends; {cause}: see graph.diagnose()"
+        f"after 2^{COARSEST} steps, the largest number tried, the heat distributions of two points still differ by "
+        f"{decay[-1]:.2f} on average (total variation), because {cause}; see graph.diagnose()"
     )
     return ScaleChoice(COARSEST, np.array(decay), draw.limit, reason)
 
 
 def _flow(
-    operator: DiffusionOperator,
-    sources: Block,
-    coarse: Callable[[], Diffuser | None],
-    n_threads: int,
+    operator: DiffusionOperator, sources: Block, coarse: Callable[[], Diffuser | None], n_threads: int
 ) -> Iterator[Block]:
-    """Yield the densities of the sources at 2^0, 2^1, ..."""
+    """Yield the densities of the sources at 2^0, 2^1, ... steps."""
     if operator.is_uneven:
         yield from WalkDiffuser(operator, adjoint=True).diffuse_progressively(sources)
         return
@@ -173,12 +164,12 @@ def _flow(
 
 @dataclass(frozen=True)
 class _Draw:
-    """Points drawn, as indicators, and probes: random functions that tell where the points lie among all.
+    """Sampled points, as indicator functions, and probes: random functions that show how representative the points are.
 
-    The few points that are drawn may lie more at the rim, or more in one cluster, than all points do, and their average
-    is then off. The heat of all points is too expensive, but a random function smoothed by the same walk has a value at
-    every point, and two points have nearly the same values where their heat has mixed. Comparing the drawn points with
-    all points by these values corrects the average (a control variate).
+    By chance, too many points of a small sample may lie at the rim or in one cluster, which biases the average.
+    Computing the heat of all points is too expensive. But a random function smoothed by the same random walk has a
+    value at every point, and two points have nearly equal values if their heat has mixed. A comparison of the sampled
+    points with all points by these values corrects the average (a control variate).
     """
 
     sources: Block  # (n_points, n_drawn + n_probes)
@@ -196,49 +187,44 @@ class _Draw:
         np.fill_diagonal(together, 0)
         apart = total_variations(densities[:, : self.drawn.size])
         within = _corrected(apart, *self._by_probes(densities[:, self.drawn.size :], together), together)
-        # Points of different components stay wholly apart.
+        # Points of different components have a total variation of 1 forever.
         return self.limit + (1 - self.limit) * within
 
     def _together(self, points: Intp) -> Float64:
-        """Return 1 where a point and a drawn one share a component, else 0: ``(n_points, n_drawn)``."""
+        """Return 1 where a point and a sampled point share a component, else 0, ``(n_points, n_drawn)``."""
         return np.equal.outer(self.component[points], self.component[self.drawn]).astype(np.float64)
 
     def _by_probes(self, smoothed: Block, together: Float64) -> tuple[Float64, float | None]:
-        """Return how far drawn points are from each other by the probes, and all points from them on average."""
+        """Return surrogate distances between sampled points, and the mean surrogate distance from these to all."""
         drawn, read = (
             np.asarray(smoothed[at] / self.stationary[at, None], np.float64) for at in (self.drawn, self.read)
         )
         inside, across = cdist(drawn, drawn), cdist(read, drawn)
-        # A total variation is at most 1; distances of probes have no largest, and a remote point would decide for all.
+        # A total variation is at most 1, but distances of probe values are unbounded: a remote point would dominate.
         unit = np.median(inside[together > 0]) or 1.0
         shared = self._together(self.read)
         mean = float(np.sum(shared * across / (across + unit)) / shared.sum()) if shared.any() else None
         return inside / (inside + unit), mean
 
 
-def _corrected(
-    apart: Float64,
-    surrogate: Float64,
-    elsewhere: float | None,
-    together: Float64,
-) -> float:
-    """Return the mean of ``apart`` over pairs that are together, corrected by a surrogate whose mean is known."""
+def _corrected(apart: Float64, surrogate: Float64, elsewhere: float | None, together: Float64) -> float:
+    """Return the mean of ``apart`` over pairs within components, corrected by a surrogate with a known mean."""
     partners = together.sum(axis=1)
     means, surrogates = ((matrix * together).sum(axis=1) / np.maximum(partners, 1) for matrix in (apart, surrogate))
     share = partners / partners.sum()
     mean, expected = float(share @ means), float(share @ surrogates)
     spread = surrogates - expected
     variance = float(share @ spread**2)
-    # Two partners only have the same mean; the slope between them would be rounding over rounding.
+    # With only two points, both have the same mean distance, and the slope would be a quotient of rounding errors.
     if elsewhere is None or variance < LEAST_VARIANCE:
         return mean
     slope = float(share @ (spread * (means - mean))) / variance
-    # A point that is drawn moves the average by both ends of its pairs, but the mean `elsewhere` by one only.
+    # The factor is 2, because both points of a pair in `mean` are sampled, but only one point of a pair in `elsewhere`.
     return float(np.clip(mean + 2 * slope * (elsewhere - expected), 0, 1))
 
 
 def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _Draw:
-    """Draw different points, each as likely as its mass in the mean measure, and probes if these are not all."""
+    """Draw distinct points in proportion to their mass in the mean measure, and probes unless all points are drawn."""
     mean = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()
     mean /= mean.sum()
     n_charged = int(np.count_nonzero(mean))
@@ -251,21 +237,22 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
     component[operator.order] = operator.component
     sources = np.zeros((operator.n_points, n_drawn + n_probes), dtype=_precision(operator))
     sources[drawn, np.arange(n_drawn)] = 1
-    # In their own precision, for which the kernel is compiled anyway: masses are 0 or 1.
+    # Use the precision of the sources, for which the kernel is compiled anyway. It suffices, because masses are 0 or 1.
     together = operator.component_masses(sources[:, :n_drawn].T).T.astype(sources.dtype)
     limit = mean_total_variation(together)
-    # White noise for S: the adjoint then returns the smoothed function times the stationary law.
+    # Draw white noise in the coordinates of S: the adjoint returns the smoothed function times the stationary
+    # distribution.
     sources[nodes, n_drawn:] = rng.normal(size=(operator.n_points, n_probes)) * np.sqrt(stationary[nodes])[:, None]
     return _Draw(sources, drawn, nodes[np.sort(read)], stationary, component, limit)
 
 
 def _precision(operator: DiffusionOperator) -> npt.DTypeLike:
-    # An average needs few digits, but the errors of all steps add up on what never mixes.
+    # An average needs few digits, but on components that hardly mix the errors of all steps add up.
     return np.float32 if operator.tightening == 1 else np.float64
 
 
 def finest_scale(weights: Float64) -> int:
-    """Return the first scale to keep so that all finer ones together carry a negligible share of the weight.
+    """Return the first scale to keep: all finer scales together have a negligible share of the weight.
 
     Examples
     --------
@@ -285,7 +272,7 @@ def mean_total_variation(densities: FloatArray) -> float:
     1.0
     """
     count = densities.shape[1]
-    # Each pair stands twice in the table.
+    # Each pair occurs twice in the table.
     return float(total_variations(densities).sum() / (count * (count - 1))) if count > 1 else 0.0
 
 
@@ -301,7 +288,7 @@ def total_variations(densities: FloatArray) -> Float64:
     from heatmover._base.compiled.l1 import REGISTER_ROWS, l1_tile
 
     rows = np.ascontiguousarray(densities.T)
-    # Read-only and writable arrays are two types for numba, which would compile the kernel twice.
+    # numba compiles a kernel separately for read-only and writable arrays.
     rows.flags.writeable = False
     side = len(rows) + -len(rows) % REGISTER_ROWS
     tile = np.empty((side, side))
@@ -310,50 +297,52 @@ def total_variations(densities: FloatArray) -> Float64:
     return tile[: len(rows), : len(rows)] / 2
 
 
-# The share of points that need not have mixed. With a kernel of one width a few outliers of a sample are nearly
-# isolated: of 430 points looked at on each of three swiss rolls of 10,000 points, 3 to 5 were still 0.95 or more from
-# the stationary law after 2^14 steps, and all others within 0.16; on the first one some points had not mixed at 2^18.
-# Fewer than a thousand points have no stragglers: there the Lemma is literal.
+# Share of the points that may remain unmixed (stragglers). If the kernel has the same width at all points, a few
+# outliers are nearly isolated. On three swiss rolls of 10,000 points, 3 to 5 of 430 examined points were still 0.95 or
+# more from the stationary distribution after 2^14 steps, and all other points were within 0.16; on the first swiss roll
+# some points had not mixed at 2^18. With fewer than a thousand points no straggler is allowed, so the Lemma is applied
+# literally.
 STRAGGLERS = 1e-3
-# Up to this many points all are judged by their own walks. Of more, this many are drawn, and a scale at which more than
-# a few of these have not mixed is passed over: if it were the one, that would happen once in 200,000 times.
+# With up to FEW points, every point is judged by a random walk of its own. With more points, a sample of DRAWN points
+# is judged first, and a scale is skipped if more than DRAWN_STRAGGLERS of them have not mixed. The right scale is
+# skipped with a probability of 1 in 200,000.
 FEW, DRAWN, DRAWN_STRAGGLERS = 512, 32, 2
-# Largest error of Delta: only a point that is closer to epsilon than this could be misjudged.
+# Largest error of Delta: only a point whose Delta is closer to epsilon than this could be misjudged.
 EXACTLY = 1e-6
-# Points judged together: 256 rows of 100,000 points take 200 MB.
+# Number of points judged together: 256 rows of 100,000 points take 200 MB.
 ROWS = 256
-# Products spent on the rows of B at one scale, about a minute's work. Where the points that the bound leaves open would
-# cost more, K is the first scale at which the bound itself is below epsilon: it may be a scale later, and the reason
-# says so.
+# Largest number of multiplications for the rows of B at one scale, about a minute of CPU time. If the undecided points
+# would cost more, K is the first scale at which the bound itself is below epsilon. This may be one scale later, and
+# `ScaleChoice.reason` reports it.
 MOST_WORK = 1e12
-# Scales that one basis serves after its first.
+# Number of further scales for which one basis is used.
 AHEAD = 2
 
-SUMMED = "summed for all of them"
+SUMMED = "computed for every point"
 BOUNDED = "bounded by the spectrum"
-BOTH = "bounded by the spectrum, and summed where that leaves it open"
+BOTH = "bounded by the spectrum, and computed where the bound is too loose"
 
 
 def choose_mixed_scale(
     operator: DiffusionOperator, epsilon: float, rng: np.random.Generator, *, n_threads: int = 1
 ) -> ScaleChoice:
-    """Return the first scale k at which Delta_i(k) < epsilon for every point i, but for one in a thousand.
+    """Return the first scale k at which Delta_i(k) < epsilon for every point i, except for one point in a thousand.
 
     Parameters
     ----------
     operator
-        The diffusion operator, in float64.
+        Diffusion operator in float64.
     epsilon
-        In (0, 1).
+        Threshold of Delta, in (0, 1).
     rng
-        Draws points to look at first, and the start of the basis.
+        Random generator that chooses the points to examine first and the starting block of the basis.
     n_threads
-        Threads to use.
+        Number of threads.
 
     Returns
     -------
     ScaleChoice
-        Its ``decay`` has, at every scale, the largest Delta of the points looked at, stragglers left out.
+        Choice whose ``decay`` is the largest Delta of the examined points at every scale, without stragglers.
 
     Examples
     --------
@@ -362,7 +351,7 @@ def choose_mixed_scale(
     >>> choose_mixed_scale(operator, 0.25, np.random.default_rng(0)).max_scale
     4
     """
-    _refuse_bipartite(operator, epsilon)
+    _reject_bipartite(operator, epsilon)
     n_points = operator.n_points
     few = n_points <= FEW
     rows = np.arange(n_points) if few else np.sort(rng.choice(n_points, DRAWN, replace=False))
@@ -379,40 +368,41 @@ def choose_mixed_scale(
         if verdict.mixed:
             points = f"every point but {verdict.stragglers}" if verdict.stragglers else "every point"
             reason = (
-                f"at 2^{scale} steps the walk from {points} is within {epsilon:g} of the stationary law (total "
-                f"variation, {verdict.how}), the first such scale, as in the paper's Lemma 1"
+                f"2^{scale} is the first number of steps after which the random walk from {points} is within "
+                f"{epsilon:g} "
+                f"of the stationary distribution (total variation, {verdict.how}), as in the paper's Lemma 1"
             )
             return ScaleChoice(scale, np.array(decay), 0.0, reason)
     raise InvalidInputError(
-        f"a walk that mixes to within {epsilon:g} in 2^{coarsest} steps, for {argument('max_scale', epsilon)}",
-        f"points from which it is still {decay[-1]:.2g} from the stationary law",
-        "parts of the graph are nearly disconnected, see graph.diagnose(); join them, or give max_scale as a whole "
+        f"a random walk that mixes to within {epsilon:g} in 2^{coarsest} steps, for {argument('max_scale', epsilon)}",
+        f"points whose walk is still at a distance of {decay[-1]:.2g} from the stationary distribution",
+        "see graph.diagnose() for nearly disconnected parts of the graph and join them, or give max_scale as a whole "
         "number",
     )
 
 
-def _refuse_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
-    """Raise if a component falls into two halves that every step changes: even numbers of steps never leave one."""
+def _reject_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
+    """Raise an error if a component is bipartite, because even numbers of steps never leave the starting half."""
     halved, component = bipartite(operator.symmetric)
     count = np.unique(component[halved]).size
     if count:
         components = "a bipartite component" if count == 1 else f"{count} bipartite components"
         raise InvalidInputError(
-            f"a walk that mixes, for {argument('max_scale', epsilon)}",
-            f"{components}, where 2, 4, 8, ... steps never reach the other half of the points",
+            f"a random walk that mixes, for {argument('max_scale', epsilon)}",
+            f"{components}, where an even number of steps never ends in the other half of the points",
             "use Graph.from_affinity(affinity, lazy=True), or give max_scale as a whole number",
         )
 
 
-def _error_wanted(operator: DiffusionOperator) -> float:
-    """Return the error of S^t, in the spectral norm, that moves no Delta by more than `EXACTLY`."""
+def _allowed_error(operator: DiffusionOperator) -> float:
+    """Return an error of S^t in the spectral norm that changes no Delta by more than `EXACTLY`."""
     return max(2 * EXACTLY * float(operator.top.min()), 4 * rounding(2**COARSEST, np.float64))
 
 
 def _diffuser(operator: DiffusionOperator, n_threads: int) -> Diffuser:
     if operator.is_uneven:
         return WalkDiffuser(operator, adjoint=True)
-    return ChebyshevDiffuser(operator, adjoint=True, tol=_error_wanted(operator), n_threads=n_threads)
+    return ChebyshevDiffuser(operator, adjoint=True, tol=_allowed_error(operator), n_threads=n_threads)
 
 
 def _distances(operator: DiffusionOperator, rows: Intp, n_threads: int) -> Iterator[Float64]:
@@ -429,14 +419,14 @@ def _indicators(operator: DiffusionOperator, rows: Intp) -> Float64:
 
 def _from_densities(operator: DiffusionOperator, rows: Intp, densities: Block) -> Float64:
     own = operator.component[:, None] == operator.component[rows]
-    beside = densities[operator.order] - (operator.top**2)[:, None] * own
-    return np.asarray(np.abs(beside).sum(axis=0) / 2)
+    rest = densities[operator.order] - (operator.top**2)[:, None] * own
+    return np.asarray(np.abs(rest).sum(axis=0) / 2)
 
 
 @final
 @dataclass(frozen=True)
 class _Verdict:
-    """Whether all points but few have mixed, how many have not, the largest Delta of the others, how it is known."""
+    """Judgment of one scale: whether the points have mixed, number of stragglers, largest other Delta, and method."""
 
     mixed: bool
     stragglers: int
@@ -445,7 +435,7 @@ class _Verdict:
 
     @classmethod
     def of(cls, distances: Float64, epsilon: float, allowed: int, how: str) -> _Verdict:
-        """Judge by Delta of all points, or by upper bounds on it, ``(n_points,)``."""
+        """Judge a scale by Delta of all points or by upper bounds on Delta, ``(n_points,)``."""
         late = int(np.count_nonzero(distances >= epsilon))
         largest = np.partition(distances, -1 - allowed)[-1 - allowed] if allowed else distances.max()
         return cls(late <= allowed, late, float(largest), how)
@@ -454,7 +444,7 @@ class _Verdict:
 @final
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """Judges all points at scales up to ``last``: by a basis of eigenvectors, or, without one, by their own walks."""
+    """Check of all points at scales up to ``last``: by a basis of eigenvectors or, without a basis, by random walks."""
 
     operator: DiffusionOperator
     factors: dict[int, Factor]
@@ -466,7 +456,7 @@ class _Judge:
         last = min(first + AHEAD, COARSEST)
         factors = None
         if not operator.is_uneven:
-            tol = _error_wanted(operator)
+            tol = _allowed_error(operator)
             factors = spectral_factors(operator, first, 32, tol=tol, rng=rng, last=last, n_threads=n_threads)
         return cls(operator, {factor.scale: factor for factor in factors or ()}, last, n_threads)
 
@@ -477,7 +467,7 @@ class _Judge:
             distances = _until(allowed, epsilon, lambda rows: self._walked(rows, scale), np.full(top.size, np.inf))
             return _Verdict.of(distances, epsilon, allowed, SUMMED)
         weighted = factor.basis @ factor.core
-        # The basis is orthonormal.
+        # The norms of these rows are the norms of the rows of B, because the basis is orthonormal.
         bounds = (np.linalg.norm(weighted, axis=1) + factor.bound) / (2 * top)
         verdict = _Verdict.of(bounds, epsilon, allowed, BOUNDED)
         cost = float(np.count_nonzero(bounds >= epsilon)) * top.size * (factor.rank + 1)
@@ -497,7 +487,7 @@ class _Judge:
 
 
 def _until(allowed: int, epsilon: float, distances: Callable[[Intp], Float64], bounds: Float64) -> Float64:
-    """Replace bounds by distances, the largest first, until all are below epsilon or too many are not."""
+    """Replace bounds by distances, largest bounds first, until no bound exceeds epsilon or too many distances do."""
     result = bounds.copy()
     late = 0
     undecided = np.argsort(-bounds, kind="stable")[: np.count_nonzero(bounds >= epsilon)]

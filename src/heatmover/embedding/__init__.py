@@ -1,4 +1,4 @@
-"""The embedding in which the L1 distance is the Diffusion Earth Mover's Distance, and distances in it."""
+"""Embed measures and compare the embeddings, for users and all front ends: estimator, distances, neighbors, kernel."""
 
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD

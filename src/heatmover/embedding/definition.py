@@ -1,29 +1,32 @@
-"""The Diffusion EMD embedding: combine densities over scales, compact regions, feature table, transpose.
+"""Define the Diffusion EMD embedding for internal callers: its columns, feature table and transpose; touches no files.
 
-With densities mu^(t) at the dyadic times t = 2^k, the distance between two measures is one of
+Let mu^(t) be the density of a measure after t diffusion steps. With the dyadic times t = 2^k, the distance between two
+measures is one of the following.
 
 levels      sum_{k<=K} 2^(-(K-k) a) || mu^(2^k) - nu^(2^k) ||_1
 increments  sum_{k<K} 2^(-(K-k-1) a) || D_k (mu - nu) ||_1 + || (mu - nu)^(2^K) ||_1,  D_k mu = mu^(2^(k+1)) - mu^(2^k)
 coarsest    sum_{k<K} 2^(-(K-k) a) || (mu - nu)^(2^k) - (mu - nu)^(2^K) ||_1 + || (mu - nu)^(2^K) ||_1
 
-(the paper's Eq. 7-8 is "increments"). Each is linear in the densities before the norm is taken, so each is one small
-matrix: its rows are the blocks of the embedding, its columns the densities. Any other non-negative weights of the
-blocks may take the place of the powers of two, for instance those that `heatmover.calibrate` fits to exact distances.
+(the paper's Eq. 7-8 is "increments"). Inside the norms, each definition is linear in the densities, so one small matrix
+describes it. Each row of the matrix combines the densities into one block of the embedding. The powers of two that
+weight the blocks may be replaced by other non-negative weights, for instance by the weights that `heatmover.calibrate`
+fits to exact distances.
 
-A compact embedding compares masses in nested regions of the graph: at a coarse scale a density is smooth, and its mass
-in small regions determines it. Centers are placed farthest first, so that the first r of them are, for every r, about
-as evenly spread as any r points can be; each point belongs to its nearest center. The distance along an edge is
-sqrt(-log S_ij): for a Gaussian kernel the geodesic length up to a constant per hop (Varadhan), and the number of hops
-where all weights are equal.
+A compact embedding compares masses in nested regions of the graph. At a coarse scale a density is smooth, so its masses
+in small regions determine it. Each new center is the point farthest from all earlier centers. For every r, the first r
+centers are therefore about as evenly spaced as any r points can be. Each point belongs to the region of its nearest
+center. The length of an edge is sqrt(-log S_ij). For a Gaussian kernel the length of a path is its geodesic length up
+to a constant per hop (Varadhan). If all weights are equal, distances are proportional to the number of hops.
 
-`FeatureTable` holds the features of every point, looked up instead of diffused. The embedding is linear, so a measure's
-row is the mean of its points' rows. A feature of all points at once is one diffusion of the region's indicator with the
-transposed operator: as many diffusions as there are features, however many measures follow. A sparse measure then costs
-its number of points times the number of features that these reach.
+`FeatureTable` stores the features of every point, so that measures are embedded without diffusion. The embedding is
+linear, so the embedding of a measure is the weighted mean of the embeddings of its points. To compute one feature at
+all points, the indicator of its region is diffused once with the transposed operator. Computing the table therefore
+takes one diffusion per feature, for any number of measures. Embedding a sparse measure then costs its number of points
+times the number of features that heat from these points reaches.
 
-Few features are far-reaching. Within one step heat reaches a region from the points next to it only, and every other
-point has the same value, nearly zero, the region's background. Such features, most of them, are kept as their
-backgrounds and the few values that differ: of 8,849 features of 25,088 points on a sphere, 7,296 are, by 85 values a
+Most features are local: heat reaches a region only from points nearby. At all other points the feature has the same
+value, nearly zero, called its background. A local feature is stored as its background and the few values that differ
+from the background. On a sphere of 25,088 points, 7,296 of 8,849 features are stored this way, with 85 values per
 point.
 """
 
@@ -47,48 +50,30 @@ from heatmover._base.words import counted
 from heatmover.diffusion.operator import LANES, WIDEST_BLOCK, Block, Diffuser, DiffusionOperator
 from heatmover.errors import InvalidInputError
 
-__all__ = [
-    "NORMS",
-    "FeatureTable",
-    "Layout",
-    "Regions",
-    "block_weights",
-    "combination",
-    "diffused",
-    "embed",
-    "embed_densities",
-    "embed_transposed",
-    "measures_within",
-    "nested_regions",
-    "sampled_points",
-    "sampled_scales",
-    "scale_weights",
-]
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """A partition of the points around centers, or the centers alone: regions of one point, and points in none.
+    """Partition of the points into regions around centers, or regions that consist of their centers alone.
 
     Attributes
     ----------
     labels
-        Region of each point, in the graph's order of points, ``(n_points,)``; -1 for a point in none.
+        Region of each point, in the graph's order of points, ``(n_points,)``; -1 for points outside all regions.
     centers
-        The points at the centers, ``(n_regions,)``; center c lies in region c.
+        Points at the centers of the regions, ``(n_regions,)``; center c lies in region c.
     """
 
     labels: Int32
     centers: Intp
 
     def to_record(self) -> Record:
-        """Return the regions as a record that a store can hold."""
+        """Return the regions as a record that can be saved to disk."""
         return Record(arrays={"labels": self.labels, "centers": self.centers.astype(np.int64, copy=False)})
 
     @classmethod
     def from_record(cls, record: Record, n_points: int) -> Regions:
-        """Return the regions of ``n_points`` points of a record, or raise if they are none."""
+        """Return the regions stored in a record, or raise an error if they are invalid for ``n_points`` points."""
         centers = record.places("centers", np.int64, (None,), n_points).astype(np.intp, copy=False)
         return cls(record.places("labels", np.int32, (n_points,), centers.size, least=-1), centers)
 
@@ -99,12 +84,12 @@ class Regions:
 
     @property
     def are_points(self) -> bool:
-        """Whether every region is its center and nothing else."""
+        """True if every region consists of its center alone."""
         return int(np.count_nonzero(self.labels >= 0)) == self.count
 
 
 def sampled_points(n_points: int, centers: Intp) -> Regions:
-    """Return the regions that are single points ``centers``, all other points being in none.
+    """Return regions that each consist of one point of ``centers``; all other points lie outside all regions.
 
     Examples
     --------
@@ -117,21 +102,21 @@ def sampled_points(n_points: int, centers: Intp) -> Regions:
 
 
 def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.random.Generator) -> list[Regions]:
-    """Partition the points into regions, once per wanted number of them; fewer centers are always among more.
+    """Partition the points once for each number of regions; coarse partitions use a subset of the centers of fine ones.
 
     Parameters
     ----------
     operator
         The diffusion operator.
     counts
-        Wanted numbers of regions; at least one per connected component is made, and at most one per point.
+        Numbers of regions. Each partition has at least one region per connected component, and at most one per point.
     rng
-        Draws the first center.
+        Generator that draws the first center.
 
     Returns
     -------
     list of Regions
-        As many as ``counts``, in that order. No region reaches over two components.
+        One partition for each of ``counts``, in that order. No region extends over two components.
 
     Examples
     --------
@@ -143,33 +128,31 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     """
     from heatmover._base.compiled.traversals import farthest_first
 
-    limited = np.clip(counts, operator.n_components, operator.n_points)
-    wanted = np.unique(limited)
+    sizes = np.clip(counts, operator.n_components, operator.n_points)
+    distinct_sizes = np.unique(sizes)
     matrix = operator.symmetric
     lengths = np.sqrt(-np.log(np.clip(matrix.data, np.finfo(np.float32).tiny, 1.0)).astype(np.float64))
-    labels = np.empty((wanted.size, operator.n_points), dtype=np.int32)
-    centers = np.empty(wanted[-1], dtype=np.intp)
+    labels = np.empty((distinct_sizes.size, operator.n_points), dtype=np.int32)
+    centers = np.empty(distinct_sizes[-1], dtype=np.intp)
     first = int(rng.integers(operator.n_points))
-    farthest_first(matrix.indptr, matrix.indices, lengths, first, wanted, labels, centers)
+    farthest_first(matrix.indptr, matrix.indices, lengths, first, distinct_sizes, labels, centers)
     partitions = {
-        count: _in_graph_order(operator, row, centers[:count]) for count, row in zip(wanted, labels, strict=True)
+        count: _in_graph_order(operator, row, centers[:count])
+        for count, row in zip(distinct_sizes, labels, strict=True)
     }
-    return [partitions[count] for count in limited]
+    return [partitions[size] for size in sizes]
 
 
 def _in_graph_order(operator: DiffusionOperator, labels: Int32, centers: Intp) -> Regions:
-    placed = np.empty_like(labels)
-    placed[operator.order] = labels
-    return Regions(placed, operator.order[centers])
+    labels_of_points = np.empty_like(labels)
+    labels_of_points[operator.order] = labels
+    return Regions(labels_of_points, operator.order[centers])
 
 
-# Measures that are diffused in one block by all threads together. Halves of 16 columns took 1.35 to 1.5 times the work
-# of the whole, of 32 columns 1.17 to 1.5 times, of 48 and 64 columns 0.9 to 1.1 times (10,000 and 100,000 points, 8-D).
+# Up to this many measures are diffused in one block by all threads together. Splitting a block into halves multiplied
+# the CPU time by 1.35 to 1.5 for 16 columns, by 1.17 to 1.5 for 32 columns, and by 0.9 to 1.1 for 48 and 64 columns
+# (10,000 and 100,000 points, 8-D).
 FEW = 32
-
-
-def _levels(n_scales: int) -> Float64:
-    return np.eye(n_scales)
 
 
 def _increments(n_scales: int) -> Float64:
@@ -184,12 +167,8 @@ def _coarsest(n_scales: int) -> Float64:
     return matrix
 
 
-# What each block compares, before it is weighed: ``(n_blocks, n_scales)``.
-NORMS: dict[str, Callable[[int], Float64]] = {
-    "levels": _levels,
-    "increments": _increments,
-    "coarsest": _coarsest,
-}
+# Function that returns the combination of densities in each block before weighting, ``(n_blocks, n_scales)``.
+NORMS: dict[str, Callable[[int], Float64]] = {"levels": np.eye, "increments": _increments, "coarsest": _coarsest}
 
 
 def combination(scales: range, *, alpha: float, norm: str, weights: Sequence[float] | None = None) -> Float64:
@@ -198,13 +177,13 @@ def combination(scales: range, *, alpha: float, norm: str, weights: Sequence[flo
     Parameters
     ----------
     scales
-        The scales k kept; the last one is K.
+        The scales k to compare; the last one is K.
     alpha
-        Balance between far and near.
+        Balance between coarse and fine scales.
     norm
         ``"levels"``, ``"increments"`` or ``"coarsest"``.
     weights
-        Of the blocks, ``(n_scales,)``, in place of those that ``alpha`` gives.
+        Weights of the blocks, ``(n_scales,)``, which replace the weights given by ``alpha``.
 
     Returns
     -------
@@ -220,12 +199,12 @@ def combination(scales: range, *, alpha: float, norm: str, weights: Sequence[flo
     >>> combination(range(3), alpha=0.5, norm="levels", weights=[0, 2, 5]).diagonal()
     array([0., 2., 5.])
     """
-    given = block_weights(scales, alpha, norm) if weights is None else np.asarray(weights, dtype=np.float64)
-    return np.asarray(NORMS[norm](len(scales)) * given[:, None])
+    factors = block_weights(scales, alpha, norm) if weights is None else np.asarray(weights, dtype=np.float64)
+    return np.asarray(NORMS[norm](len(scales)) * factors[:, None])
 
 
 def block_weights(scales: range, alpha: float, norm: str) -> Float64:
-    """Return the weight of every block of the embedding, ``(n_scales,)``: that of the scale it is sampled at.
+    """Return the weight of every block, ``(n_scales,)``: the weight of the scale that `sampled_scales` returns for it.
 
     Examples
     --------
@@ -233,19 +212,19 @@ def block_weights(scales: range, alpha: float, norm: str) -> Float64:
     (array([0.5  , 0.707, 1.   ]), array([0.707, 1.   , 1.   ]))
     """
     weights = scale_weights(scales, alpha)
-    # The difference from 2^k to 2^(k+1) weighs as much as the coarser of the two.
+    # The difference from 2^k to 2^(k+1) has the weight of the coarser scale.
     return np.append(weights[1:], 1.0) if norm == "increments" else weights
 
 
 def scale_weights(scales: range, alpha: float) -> Float64:
-    """Return the weight 2^(-(K-k) alpha) of every scale, ``(n_scales,)``; the coarsest weighs 1."""
+    """Return the weight 2^(-(K-k) alpha) of every scale, ``(n_scales,)``; the coarsest scale has weight 1."""
     return np.asarray(2.0 ** (-alpha * (scales[-1] - np.asarray(scales))))
 
 
 def sampled_scales(scales: range, norm: str) -> list[int]:
-    """Return, per block, the scale at whose centers the block is sampled, the one whose weight it carries.
+    """Return, for each block, the scale that determines its centers and its weight.
 
-    The paper's Algorithm 4 takes the difference from 2^k to 2^(k+1) at the centers of k + 1.
+    The paper's Algorithm 4 samples the difference from 2^k to 2^(k+1) at the centers of scale k + 1.
 
     Examples
     --------
@@ -258,18 +237,19 @@ def sampled_scales(scales: range, norm: str) -> list[int]:
 @final
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What the columns of an embedding are: blocks, one per scale, of points or of regions.
+    """Columns of an embedding: one block per scale, with one column per point or per region.
 
     Attributes
     ----------
     scales
-        The scales compared; block b belongs to the b-th.
+        The scales to compare; block b belongs to the b-th scale.
     matrix
-        From `combination`.
+        Matrix that turns densities into blocks, from `combination`.
     n_points
         Number of points of the graph.
     regions
-        Per block the regions whose masses it holds, or None: the block holds the density of every point.
+        Regions of each block; the columns are the masses in these regions. None: the columns are the densities at all
+        points.
     """
 
     scales: range
@@ -278,14 +258,14 @@ class Layout:
     regions: tuple[Regions, ...] | None = None
 
     def to_record(self) -> Record:
-        """Return the layout as a record that a store can hold."""
+        """Return the layout as a record that can be saved to disk."""
         parts = {} if self.regions is None else {f"block_{i}": part.to_record() for i, part in enumerate(self.regions)}
         values = {"first": self.scales.start, "stop": self.scales.stop, "compact": self.regions is not None}
         return Record(values, {"matrix": self.matrix}, parts)
 
     @classmethod
     def from_record(cls, record: Record, n_points: int) -> Layout:
-        """Return the layout of a record for ``n_points`` points, or raise if it is none."""
+        """Return the layout stored in a record, or raise an error if it is invalid for ``n_points`` points."""
         scales = range(record.integer("first"), record.integer("stop", minimum=1))
         matrix = record.floats("matrix", (len(scales), len(scales)))
         if not scales or scales.stop > 31:
@@ -297,7 +277,7 @@ class Layout:
 
     @property
     def edges(self) -> list[int]:
-        """Where the blocks begin and end, ``n_scales + 1`` columns."""
+        """Columns at which the blocks begin and end, ``n_scales + 1`` numbers."""
         widths = (
             [self.n_points] * len(self.scales) if self.regions is None else [regions.count for regions in self.regions]
         )
@@ -310,41 +290,33 @@ class Layout:
 
 
 def embed(
-    diffuser: Diffuser,
-    rows: Any,
-    layout: Layout,
-    *,
-    dtype: npt.DTypeLike,
-    n_threads: int,
-    progress: Progress = SILENT,
+    diffuser: Diffuser, rows: Any, layout: Layout, *, dtype: npt.DTypeLike, n_threads: int, progress: Progress = SILENT
 ) -> FloatArray:
     """Embed measures so that Diffusion EMD is the plain L1 distance between rows.
 
     Parameters
     ----------
     diffuser
-        The way to diffuse.
+        Diffuser that computes the densities.
     rows
         Measures ``(n_measures, n_points)``, dense or CSR.
     layout
-        What to compute.
+        Columns to compute.
     dtype, n_threads, progress
-        Of the result; to use; to report to (one step per measure).
+        Type of the result, number of threads, and receiver of the progress (one step per measure).
 
     Returns
     -------
     ndarray
-        ``(n_measures, layout.n_features)``, block after block. With regions, a feature is the mass in a region: what
-        its center stands for, so that a distance is never above the full one and regions with one point each lose
-        nothing, unless points are in none.
+        ``(n_measures, layout.n_features)``, block after block. With regions, a feature is the mass in a region, and a
+        distance never exceeds the distance in the full embedding. The two distances are equal if every point is a
+        region of its own.
     """
-    fill_block = _fill_points if layout.regions is None else _fill_regions
     embedding = np.zeros((rows.shape[0], layout.n_features), dtype=dtype)
 
     def fill(block: slice) -> None:
-        # The diffuser alone holds the dense block, and drops it as soon as it has its own.
-        fill_block(diffuser.diffuse(_columns(rows[block]), layout.scales), layout, embedding[block])
-        _check_held(embedding[block])
+        # Only the diffuser refers to the dense block, so its memory is freed once the diffuser has its own copy.
+        _fill(diffuser.diffuse(_columns(rows[block]), layout.scales), layout, embedding[block])
         progress.advance(block.stop - block.start)
 
     diffuser, blocks = _divided(diffuser, rows.shape[0], n_threads)
@@ -353,37 +325,36 @@ def embed(
 
 
 def diffused(diffuser: Diffuser, rows: Any, scales: range, *, n_threads: int) -> Block:
-    """Return the densities of all measures ``(n_measures, n_points)``, ``(n_scales, n_points, n_measures)``."""
+    """Return the densities ``(n_scales, n_points, n_measures)`` of measures ``(n_measures, n_points)``."""
     diffuser, blocks = _divided(diffuser, rows.shape[0], n_threads)
     parts = in_threads(lambda block: np.stack(list(diffuser.diffuse(_columns(rows[block]), scales))), blocks, n_threads)
     return np.concatenate(parts, axis=2)
 
 
 def embed_densities(densities: Block, layout: Layout, *, dtype: npt.DTypeLike) -> FloatArray:
-    """Return what `embed` does, bit-identical, from the densities at the scales 0, 1, ...; see `diffused`."""
+    """Embed the densities at scales 0, 1, ... that `diffused` returns; the result is bit-identical to `embed`."""
     embedding = np.zeros((densities.shape[2], layout.n_features), dtype=dtype)
-    fill_block = _fill_points if layout.regions is None else _fill_regions
-    fill_block((densities[scale] for scale in layout.scales), layout, embedding)
-    _check_held(embedding)
+    _fill((densities[scale] for scale in layout.scales), layout, embedding)
     return embedding
 
 
 def embed_transposed(
     diffuser: Diffuser, features: Block, layout: Layout, *, dtype: npt.DTypeLike, n_threads: int
 ) -> FloatArray:
-    """Apply the transpose of the embedding: functions on points whose integrals are combinations of features.
+    """Apply the transpose of the embedding: map combinations of features to functions on points.
 
     Parameters
     ----------
     diffuser, layout, dtype, n_threads
         As in `embed`.
     features
-        ``(n_rows, layout.n_features)``.
+        Coefficients of the features, ``(n_rows, layout.n_features)``.
 
     Returns
     -------
     ndarray
-        ``(n_rows, n_points)``: its product with a measure is the product of the features with the measure's embedding.
+        Functions on points, ``(n_rows, n_points)``. The product of the result with a measure equals the product of
+        ``features`` with the measure's embedding.
     """
     result = np.empty((len(features), layout.n_points), dtype=dtype)
 
@@ -397,25 +368,26 @@ def embed_transposed(
 
 
 def _per_density(features: Block, layout: Layout) -> Iterator[Block]:
-    """Yield, per scale, what the features ask of the density there, ``(n_points, n_rows)``."""
-    from heatmover._base.compiled.features import add_columns, add_region_values
-
+    """Yield, for each scale, the coefficients of the densities at all points, ``(n_points, n_rows)``."""
     edges, number = layout.edges, features.dtype.type
     for column in layout.matrix.T:
         block = np.zeros((layout.n_points, len(features)), dtype=features.dtype)
         for position in np.flatnonzero(column):
+            values = number(column[position]) * features[:, edges[position] : edges[position + 1]].T
             if layout.regions is None:
-                add_columns(features, number(column[position]), edges[position], block)
+                block += values
             else:
-                values = np.ascontiguousarray(features[:, edges[position] : edges[position + 1]].T)
-                add_region_values(values, layout.regions[position].labels, number(column[position]), block)
+                labels = layout.regions[position].labels
+                inside = labels >= 0
+                block[inside] += values[labels[inside]]
         yield block
 
 
 def _check_held(block: Block) -> None:
-    """Raise if a result is not finite: whatever was asked for, no NaN leaves."""
+    """Raise an error if a result contains NaN or infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(block.sum()):  # one pass without a temporary; a sum may overflow, so look closer only then
+        # The sum needs no temporary array. It may overflow although all values are finite; then check every value.
+        if np.isfinite(block.sum()):
             return
     bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
     if bad.size:
@@ -431,11 +403,12 @@ def _columns(rows: Any) -> Block:
 
 
 def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads: int) -> int:
-    """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""
+    """Return the number of measures that can be embedded at once within ``memory`` bytes; raise an error if it is 0."""
     size = np.dtype(dtype).itemsize
-    # Per column in the making: the sums of all scales, five blocks of the recurrence and the block as it came.
+    # Memory of a measure during diffusion: the sums of all scales, five blocks of the recurrence, the input block.
     column = layout.n_points * ((len(layout.scales) + 5) * size + 8)
-    # A block and the one before it, which a loop still holds; regions are summed in float64 first.
+    # Memory of an embedded measure, counted twice because the caller's loop still holds the previous block. Regions are
+    # summed in float64.
     features = layout.n_features * (2 * size if layout.regions is None else 2 * size + 8)
 
     def need(width: int) -> int:
@@ -453,39 +426,39 @@ def measures_within(memory: int, layout: Layout, dtype: npt.DTypeLike, n_threads
     return bisect_right(range(1, memory // features + 1), memory, key=need)
 
 
-def _fill_points(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+def _fill(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
+    """Combine the densities of all scales into rows of the embedding, or raise an error if values overflow."""
     from heatmover._base.compiled.features import add_transposed
 
     edges = layout.edges
+    sums = np.zeros((0 if layout.regions is None else layout.n_features, len(embedding)))
     for column, density in zip(layout.matrix.T, densities, strict=True):
-        whole = np.ascontiguousarray(density)
+        whole = np.ascontiguousarray(density) if layout.regions is None else density
         for position in np.flatnonzero(column):
-            add_transposed(whole, density.dtype.type(column[position]), edges[position], embedding)
-
-
-def _fill_regions(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
-    from heatmover._base.compiled.features import add_region_sums
-
-    assert layout.regions is not None
-    edges = layout.edges
-    sums = np.zeros((layout.n_features, len(embedding)))
-    for column, density in zip(layout.matrix.T, densities, strict=True):
-        for position in np.flatnonzero(column):
-            part = sums[edges[position] : edges[position + 1]]
-            add_region_sums(density, layout.regions[position].labels, column[position], part)
-    embedding[:] = sums.T
+            if layout.regions is None:
+                add_transposed(whole, density.dtype.type(column[position]), edges[position], embedding)
+            else:
+                regions = layout.regions[position]
+                inside = np.flatnonzero(regions.labels >= 0)
+                places, shape = (regions.labels[inside], inside), (regions.count, layout.n_points)
+                # SciPy adds each column separately, so columns are bit-identical in any block.
+                share = sp.csr_array((np.full(inside.size, column[position]), places), shape=shape)
+                sums[edges[position] : edges[position + 1]] += share @ density
+    if layout.regions is not None:
+        embedding[:] = sums.T
+    _check_held(embedding)
 
 
 def _divided(diffuser: Diffuser, n_measures: int, n_threads: int) -> tuple[Diffuser, list[slice]]:
-    """Return how threads divide the work: few measures are one block whose steps they share, where that can be."""
+    """Split measures into blocks for threads; all threads share one block of up to `FEW` if the diffuser allows it."""
     shared = diffuser.shared_by(n_threads) if n_threads > 1 and n_measures <= FEW else None
     return (diffuser, _blocks(n_measures, n_threads)) if shared is None else (shared, [slice(0, n_measures)])
 
 
 def _blocks(n_measures: int, n_threads: int) -> list[slice]:
-    """Cut the measures into blocks of whole vector registers, equal to within one.
+    """Split the measures into blocks of whole vector registers; block sizes differ by at most one register.
 
-    As few as the widest block allows: 48 columns at a time took four fifths of the time of 24.
+    Blocks are as wide as allowed: 48 columns at a time took 80% of the time that 24 columns at a time took.
     """
     units = -(-n_measures // LANES)
     fewest = -(-n_measures // WIDEST_BLOCK)
@@ -495,80 +468,76 @@ def _blocks(n_measures: int, n_threads: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
-# Features of a group, which are diffused together: 64 of 3,000 points are 0.8 MB of float32, which stay in a
-# second-level cache while the measures pass by.
+# Number of features that are diffused together as one group. 64 float32 features of 3,000 points take 0.8 MB, which
+# stays in a second-level cache while the measures are processed.
 GROUP = min(64, WIDEST_BLOCK)
-# Measures that pass by one group before the next.
+# Number of measures that are processed with one group before the next group is read.
 MEASURES = 1024
-# A group is kept by its backgrounds where at most this share of its values differs from them: such a value takes some
-# ten times as long as one of a whole group, 1.5 ns and 0.1.
+# A group is stored sparsely, as backgrounds and differences, if at most this share of its values differs from the
+# backgrounds. A sparse value takes some ten times as long as a value of a dense group: 1.5 ns compared with 0.1 ns.
 SPARSE = 0.1
-# Points whose median is taken for a feature's background. Were it another value, more values would differ from it, and
-# nothing else would change.
+# Number of sampled points; the median of a feature at these points is its background. Another background would not
+# change results, but more values would differ from it and be stored.
 SAMPLE = 63
-# Values are equal that rounding alone tells apart: three operations make a background of what is the same everywhere.
+# Values within this many rounding errors of the background are treated as equal to it, because computing a background
+# takes three operations.
 ROUNDINGS = 4
 
 
 @final
 class FeatureTable:
-    """The features of every point of a graph.
+    """Table of the features of every point of a graph, from which measures are embedded without diffusion.
 
     Parameters
     ----------
     transposed
-        Diffuses with the other density: functions where the embedding diffuses mass, and the other way round.
+        Diffuser for the transpose of the embedding: it diffuses functions if the embedding diffuses mass, and mass if
+        the embedding diffuses functions.
     layout
-        Of the embedding; it must have regions.
-    dtype, n_threads, progress
-        Of the table; to use; to report to (one step per feature).
+        Layout of the embedding; it must have regions.
+    dtype, n_threads
+        Type of the table, and number of threads.
     """
 
-    def __init__(
-        self,
-        transposed: Diffuser,
-        layout: Layout,
-        *,
-        dtype: npt.DTypeLike,
-        n_threads: int,
-        progress: Progress = SILENT,
-    ) -> None:
+    def __init__(self, transposed: Diffuser, layout: Layout, *, dtype: npt.DTypeLike, n_threads: int) -> None:
         assert layout.regions is not None
         self.n_features = layout.n_features
         self._dtype = np.dtype(dtype)
 
-        def fill(job: tuple[int, int, int]) -> _Group:
+        def fill(job: tuple[int, int, int]) -> tuple[Block, Block | sp.csr_array]:
             position, start, stop = job
-            assert layout.regions is not None
-            columns = _diffused_indicators(transposed, layout.regions[position], layout, position, start, stop)
-            progress.advance(stop - start)
-            return _Group.of(layout.edges[position] + start, np.ascontiguousarray(columns, dtype=self._dtype))
+            columns = _diffused_indicators(transposed, layout, position, start, stop)
+            return _split_background(np.ascontiguousarray(columns, dtype=self._dtype))
 
         jobs = [
             (position, start, stop)
             for position, regions in enumerate(layout.regions)
             for start, stop in pairwise([*range(0, regions.count, GROUP), regions.count])
         ]
-        groups = in_threads(fill, jobs, n_threads)
-        self._background: Block = np.concatenate([group.background for group in groups])
-        self._whole = [(group.first, group.values) for group in groups if isinstance(group.values, np.ndarray)]
-        self._scattered = _side_by_side(groups, layout.n_points)
+        backgrounds, values = zip(*in_threads(fill, jobs, n_threads), strict=True)
+        firsts = [layout.edges[position] + start for position, start, _ in jobs]
+        self._background: Block = np.concatenate(backgrounds)
+        self._whole = [(first, part) for first, part in zip(firsts, values, strict=True) if not sp.issparse(part)]
+        # The columns of groups that are stored densely are empty.
+        sparse = [part if sp.issparse(part) else sp.csr_array(part.shape, dtype=part.dtype) for part in values]
+        self._scattered = sp.csr_array(sp.hstack(sparse, format="csr"))
+        self._scattered.sort_indices()
 
     def to_record(self) -> Record:
-        """Return the table as a record that a store can hold."""
+        """Return the table as a record that can be saved to disk."""
         none: list[Block] = [np.empty(0, dtype=self._dtype)]
         arrays = {
             "background": self._background,
             "firsts": np.array([first for first, _ in self._whole], dtype=np.int64),
             "widths": np.array([values.shape[1] for _, values in self._whole], dtype=np.int64),
-            # One array: a file for each of some hundred groups takes longer than their numbers.
+            # One array, because writing a file for each of some hundred groups takes longer than writing the values.
             "whole": np.concatenate(none + [values.ravel() for _, values in self._whole]),
         }
         return Record({"dtype": self._dtype.name}, arrays, {"scattered": matrix_record(self._scattered)})
 
     @classmethod
     def from_record(cls, record: Record, layout: Layout) -> FeatureTable:
-        """Return the table of a record for this layout, or raise if it is none."""
+        """Return the table stored in a record, or raise an error if it is invalid for this layout."""
         table = cls.__new__(cls)  # the constructor would diffuse all regions again
         table.n_features = layout.n_features
         table._dtype = np.dtype(record.text("dtype", ("float32", "float64")))
@@ -588,14 +557,14 @@ class FeatureTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the table."""
+        """Memory of the table in bytes."""
         sparse = self._scattered
         arrays = [self._background, sparse.data, sparse.indices, sparse.indptr, *(values for _, values in self._whole)]
         return sum(array.nbytes for array in arrays)
 
     def measures_within(self, memory: int) -> int:
-        """Return how many measures can be looked up at a time within ``memory`` bytes, or raise if not even one can."""
-        # A block and the one before it, which a loop still holds.
+        """Return the number of measures that can be looked up at once within ``memory`` bytes; raise an error if 0."""
+        # Count each row twice, because the caller's loop still holds the previous block.
         row = 2 * self.n_features * self._dtype.itemsize
         if row > memory:
             raise InvalidInputError(
@@ -604,14 +573,14 @@ class FeatureTable:
         return memory // row
 
     def values_met(self, measures: sp.csr_array) -> int:
-        """Return how many values of the table `rows` adds up for these measures: what it has to do."""
+        """Return the number of table values that `rows` adds up for these measures, to estimate the cost of `rows`."""
         whole = sum(values.shape[1] for _, values in self._whole)
         return int((np.diff(self._scattered.indptr) + whole)[measures.indices].sum(dtype=np.int64))
 
     def rows(self, measures: Any, *, n_threads: int, progress: Progress = SILENT) -> Block:
-        """Embed measures ``(n_measures, n_points)``, dense or CSR -> ``(n_measures, n_features)``.
+        """Embed measures ``(n_measures, n_points)``, dense or CSR, as rows ``(n_measures, n_features)``.
 
-        A row's bits depend on its own measure only.
+        Each row is bit-identical whatever the other measures are.
         """
         from heatmover._base.compiled.features import add_scattered_rows, add_table_rows
 
@@ -619,7 +588,7 @@ class FeatureTable:
         data = matrix.data.astype(self._dtype)
         n_measures = matrix.shape[0]
         result = np.empty((n_measures, self.n_features), dtype=self._dtype)
-        # Columns without a sign spare the kernel a look at each: 1.4 ns a value in place of 1.8.
+        # Unsigned indices spare the kernel a check of the sign: 1.4 ns per value instead of 1.8 ns.
         scattered = self._scattered.indptr, self._scattered.indices.astype(np.uint32), self._scattered.data
 
         def fill(start: int) -> None:
@@ -634,7 +603,7 @@ class FeatureTable:
         return result
 
     def transposed(self, features: Block) -> Block:
-        """Apply the transpose of `rows`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``."""
+        """Apply the transpose of `rows`: map ``(n_rows, n_features)`` to ``(n_rows, n_points)``."""
         everywhere = (features @ self._background)[:, None]
         result = np.ascontiguousarray((self._scattered @ features.T).T, dtype=self._dtype) + everywhere
         for first, values in self._whole:
@@ -642,68 +611,43 @@ class FeatureTable:
         return result
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Features ``first``, ``first + 1``, ... of every point.
+def _split_background(columns: Block) -> tuple[Block, Block | sp.csr_array]:
+    """Split each feature into a background and values to add to it, sparse or dense, whichever is cheaper to add.
 
-    Attributes
+    Parameters
     ----------
-    first
-        Number of the first.
-    background
-        What most points have of each, ``(n_features,)``; zero where ``values`` are whole.
-    values
-        ``(n_points, n_features)``: what to add, whole or, where little differs from the background, sparse.
+    columns
+        Features of every point, ``(n_points, n_features)``.
+
+    Returns
+    -------
+    background : ndarray of shape (n_features,)
+        Value of each feature at most points; zero if ``values`` is dense.
+    values : ndarray or CSR array of shape (n_points, n_features)
+        Values to add to the background: sparse if few values differ from the background, otherwise dense.
     """
-
-    first: int
-    background: Block
-    values: Block | sp.csr_array
-
-    @classmethod
-    def of(cls, first: int, columns: Block) -> _Group:
-        """Keep columns ``(n_points, n_features)`` in the form that is cheaper to add."""
-        sample = columns[:: -(-len(columns) // SAMPLE)]
-        background = np.median(sample, axis=0)
-        beyond = ROUNDINGS * np.finfo(columns.dtype).eps * np.abs(background)
-        # A look at a few points spares most far-reaching features the look at all.
-        if np.count_nonzero(np.abs(sample - background) > beyond) > 3 * SPARSE * sample.size:
-            return cls(first, np.zeros_like(background), columns)
+    sample = columns[:: -(-len(columns) // SAMPLE)]
+    background = np.median(sample, axis=0)
+    beyond = ROUNDINGS * np.finfo(columns.dtype).eps * np.abs(background)
+    # Checking a few points first avoids checking all points of most far-reaching features.
+    if np.count_nonzero(np.abs(sample - background) > beyond) <= 3 * SPARSE * sample.size:
         differs = np.abs(columns - background) > beyond
-        if np.count_nonzero(differs) > SPARSE * differs.size:
-            return cls(first, np.zeros_like(background), columns)
-        return cls(first, background, sp.csr_array(np.where(differs, columns - background, 0)))
+        if np.count_nonzero(differs) <= SPARSE * differs.size:
+            return background, sp.csr_array(np.where(differs, columns - background, 0))
+    return np.zeros_like(background), columns
 
 
-def _side_by_side(groups: Sequence[_Group], n_points: int) -> sp.csr_array:
-    """Return the sparse values of all groups, ``(n_points, n_features)``; whole ones leave their columns empty."""
-    blocks = [
-        sp.csr_array((n_points, group.background.size), dtype=group.background.dtype)
-        if isinstance(group.values, np.ndarray)
-        else group.values
-        for group in groups
-    ]
-    joined = sp.csr_array(sp.hstack(blocks, format="csr"))
-    joined.sort_indices()
-    return joined
-
-
-def _diffused_indicators(
-    transposed: Diffuser, regions: Regions, layout: Layout, position: int, start: int, stop: int
-) -> Block:
+def _diffused_indicators(transposed: Diffuser, layout: Layout, position: int, start: int, stop: int) -> Block:
     """Return features ``start`` to ``stop`` of one block for every point, ``(n_points, stop - start)``."""
-    # Zeros and ones are exact in single precision, which is half to move; what is made of them is not.
-    indicators = (regions.labels[:, None] == np.arange(start, stop)).astype(np.float32)
+    assert layout.regions is not None
+    # Zeros and ones are exact in single precision, which halves the memory traffic; their sums need float64.
+    indicators = (layout.regions[position].labels[:, None] == np.arange(start, stop)).astype(np.float32)
     shares = layout.matrix[position]
     result: Block = np.zeros(indicators.shape)
-    for part in _runs(np.flatnonzero(shares)):
+    # One recurrence computes a run of consecutive scales.
+    used = np.flatnonzero(shares)
+    for part in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1):
         scales = range(layout.scales[part[0]], layout.scales[part[-1]] + 1)
         for index, density in zip(part, transposed.diffuse(indicators, scales), strict=True):
             result += shares[index] * density
     return result
-
-
-def _runs(indices: Intp) -> list[Intp]:
-    """Split ascending indices into runs of neighbours, which one recurrence serves."""
-    return np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)

@@ -1,4 +1,4 @@
-"""L1 distances between the rows of embeddings: all pairs or two groups, in tiles that fit the cache."""
+"""Compute L1 distances between rows of embeddings in tiles that fit the cache, for any caller; touch no files."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.readonly import frozen_view
 from heatmover._base.threads import while_reading
 from heatmover._base.types import Float64, FloatArray
-from heatmover._base.validation import check_finite, check_matrix, check_real, check_sparse, check_threads
+from heatmover._base.validation import check_finite, check_matrix, check_sparse, check_threads
 from heatmover.errors import EmbeddingWarning, InvalidInputError
-
-__all__ = ["pairwise_distances"]
+from heatmover.measures import canonical_rows
 
 Consumer = Callable[[slice, slice, Float64], None]
 
-# Rows on each side of a tile, at most. Memory is read as many times less often as a tile has rows, until the
-# rows of one feature chunk (96 of float32: 0.4 MB a side) overflow a second-level cache of 1 MB. Measured, in
-# 10^9 feature pairs per second and thread (float32, 60,000 features), 27 / 36 / 48 / 51 / 99 rows:
-# 15.4 / 16.6 / 17.3 / 17.7 / 18.9.
+# Largest number of rows on each side of a tile. Larger tiles read memory less often, until the rows of one feature
+# chunk (96 rows of float32: 0.4 MB per side) overflow a second-level cache of 1 MB. Speed of a thread with 27 / 36 /
+# 48 / 51 / 99 rows, in 10^9 feature pairs per second (float32, 60,000 features): 15.4 / 16.6 / 17.3 / 17.7 / 18.9.
 TILE_ROWS = 96
-# Narrow rows leave room for more of them, and must use it: each tile costs some 30 microseconds of Python.
-# 3,000 x 300: 12.4 with 48 rows, 13.8 with 192; 4,000 x 30: 2.4 and 3.1.
+# Largest number of rows on each side of a tile if rows have few features. More such rows fit in the cache, and small
+# tiles would be slow, because each tile costs some 30 microseconds of Python. Speed with 48 and 192 rows per tile, in
+# 10^9 feature pairs per second: 12.4 and 13.8 for 3,000 rows of 300 features, 2.4 and 3.1 for 4,000 rows of 30
+# features.
 TILE_ROWS_NARROW = 192
-# Smaller tiles read memory more often than they are worth, even for idle threads.
+# Smallest number of rows of a tile. Smaller tiles would keep more threads busy, but reading memory would take more time
+# than this saves.
 TILE_ROWS_LEAST = 12
-# Rows of a sparse embedding that a thread takes at a time.
+# Number of rows of a sparse embedding that a thread processes at a time.
 SPARSE_ROWS = 32
-# Rows that sum to one to within this are measures, not an embedding.
+# Sparse rows whose sums differ from one by at most this are taken for measures, not for rows of an embedding.
 SUM_ROUNDING = 1e-6
-EMBED_FIRST = "measures have to be embedded first: DiffusionEMD(graph).fit_transform(measures)"
-# A millisecond's work: less is done before a second thread has started (0.5 ms alone, 1.0 ms together).
+EMBED_FIRST = "embed the measures first: DiffusionEMD(graph).fit_transform(measures)"
+# Smallest number of feature pairs for which another thread is started, about 1 ms of CPU time. One thread finishes a
+# smaller task before a second thread has started (0.5 ms with one thread, 1.0 ms with two).
 FEATURE_PAIRS_PER_THREAD = 20_000_000
 
 
@@ -47,34 +50,36 @@ def pairwise_distances(
     n_jobs: int | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """L1 distances between the rows of an embedding, or between the rows of two.
+    """Return the L1 distances between all rows of an embedding, or between the rows of two embeddings.
 
-    Between the rows of a diffusion embedding the L1 distance is the Earth Mover's Distance of the measures.
+    The L1 distance between two rows of a diffusion embedding approximates the Earth Mover's Distance of the measures.
 
     Parameters
     ----------
     embedding
-        Array (n_measures, n_features). float32 and float64 are used as they are, without a copy if C-ordered;
-        everything else becomes float64. A SciPy sparse matrix costs what its rows have in common: for each feature
-        the pairs of rows that are not zero there.
+        Array (n_measures, n_features). float32 and float64 are used without conversion, and without a copy if
+        C-ordered; other types become float64. For a SciPy sparse matrix, the time is proportional to the number of
+        pairs of rows that are both nonzero in a feature, summed over all features.
     other
-        Array (n_others, n_features); by default the distances are those within ``embedding``.
+        Array (n_others, n_features). Default: distances within ``embedding``.
     n_jobs
-        Threads to use; every available core for None or -1. The result has the same bits for any number.
+        Number of threads; None or -1 for all available cores. The result is bit-identical for any number.
     out
-        Where to write the result: a float64 or float32 array (or memory map) of the result's shape. Nothing
-        else of that size is allocated, so a memory map serves results that are larger than the memory.
+        Array or memory map that receives the result, of the result's shape, float64 or float32. No other array of this
+        size is allocated, so with a memory map the result can be larger than memory.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures) or (n_measures, n_others)
-        float64, or ``out``. Within one embedding it is exactly symmetric with an exactly zero diagonal.
+        Distances in float64, or ``out``. Distances within one embedding are exactly symmetric, with an exactly zero
+        diagonal.
 
     Notes
     -----
-    Each distance depends on its two rows only, whatever else is in the call: parts of a result agree with the
-    whole to the bit. float32 rows are summed in float64 every 1024 features: the relative error is about 1e-7
-    for ordinary data and below 1e-5 for any (with vectors of 8 numbers, as on every recent x86).
+    Each distance depends only on its two rows, so the distances of some rows are bit-identical to those in the full
+    matrix. For float32 rows, partial sums over 1,024 features are accumulated in float64. The relative error of a
+    distance is about 1e-7 for ordinary data and below 1e-5 for any data (if the processor adds vectors of 8 numbers, as
+    every recent x86 processor does).
 
     Examples
     --------
@@ -90,14 +95,20 @@ def pairwise_distances(
            [1.],
            [1.]])
     """
-    _warn_of_measures(embedding, other)
+    if all(sp.issparse(rows) and _are_measures(rows) for rows in (embedding, other) if rows is not None):
+        warnings.warn(
+            "Expected an embedding, found sparse rows that sum to one and are probably measures. Their L1 distances "
+            f"are twice the total variation. For Earth Mover's Distances, {EMBED_FIRST}.",
+            EmbeddingWarning,
+            stacklevel=2,
+        )
     return l1_distances(embedding, other, n_jobs=n_jobs, out=out)
 
 
 def l1_distances(
     embedding: Any, other: Any = None, *, n_jobs: int | None = None, out: FloatArray | None = None
 ) -> FloatArray:
-    """Return what `pairwise_distances` does, without a word about what the rows look like."""
+    """Return the result of `pairwise_distances`, without a warning about rows that look like measures."""
     if sp.issparse(embedding) or sp.issparse(other):
         return _sparse_distances(embedding, other, n_threads=check_threads(n_jobs), out=out)
     rows, others = check_rows(embedding, other)
@@ -115,7 +126,7 @@ def l1_distances(
 
 
 def check_rows(embedding: npt.ArrayLike, other: npt.ArrayLike | None) -> tuple[FloatArray, FloatArray | None]:
-    """Return both as arrays of one type and width that kernels can read; NaN shows later, in the result."""
+    """Return both embeddings as arrays of one type and width that kernels can read; `_explain` reports NaN later."""
     rows = check_matrix("embedding", embedding, finite=False, sparse=_sparse_advice(embedding))
     others = None if other is None else check_matrix("other", other, finite=False, sparse=_sparse_advice(other))
     _check_width(rows, rows if others is None else others)
@@ -125,7 +136,7 @@ def check_rows(embedding: npt.ArrayLike, other: npt.ArrayLike | None) -> tuple[F
 
 
 def _sparse_advice(rows: Any) -> str:
-    """Return what to do with sparse rows: distances between measures themselves are their total variation."""
+    """Return advice on sparse rows: embed them if they are measures, otherwise convert them to a dense array."""
     masses = getattr(rows, "masses", rows)
     return EMBED_FIRST if sp.issparse(masses) and _are_measures(masses) else "pass its .toarray()"
 
@@ -151,7 +162,7 @@ def _check_width(rows: Any, others: Any) -> None:
 
 
 def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out: FloatArray | None) -> FloatArray:
-    """Return the L1 distances between rows of which at least one side is sparse."""
+    """Return the L1 distances between rows of two embeddings, at least one of which is sparse."""
     from heatmover._base.compiled.l1 import subtract_shared
 
     rows = _sparse_rows("embedding", embedding)
@@ -160,7 +171,15 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
     shape = (rows.shape[0], others.shape[0])
     inputs = [a for a in (embedding, other) if isinstance(a, np.ndarray)] + [rows.data, others.data]
     result: FloatArray = np.empty(shape) if out is None else _check_out(out, shape, *inputs)
-    norms, other_norms = _sparse_norms(rows, others, limit=float(np.finfo(result.dtype).max))
+    # bincount adds sequentially; pairwise summation would give a row and its copy different sums.
+    norms, other_norms = (
+        np.bincount(side.tocoo().row, weights=np.abs(side.data), minlength=side.shape[0]).astype(np.float64)
+        for side in (rows, others)
+    )
+    limit = float(np.finfo(result.dtype).max)
+    with np.errstate(over="ignore"):
+        if not norms.max() + other_norms.max() <= limit:
+            raise InvalidInputError(f"distances below {limit:.1e}", "rows that are farther apart", "scale them down")
     columns = others.tocsc()
     left, right = (rows.indptr, rows.indices, rows.data), (columns.indptr, columns.indices, columns.data)
     edges = pairwise([*range(0, shape[0], SPARSE_ROWS), shape[0]])
@@ -179,50 +198,19 @@ def _sparse_distances(embedding: Any, other: Any | None, *, n_threads: int, out:
     return result
 
 
-def _warn_of_measures(embedding: Any, other: Any | None) -> None:
-    if all(sp.issparse(rows) and _are_measures(rows) for rows in (embedding, other) if rows is not None):
-        warnings.warn(
-            "Expected an embedding, found sparse rows that sum to one, as measures do: the distances between them are "
-            f"twice their total variations, and {EMBED_FIRST}.",
-            EmbeddingWarning,
-            stacklevel=3,
-        )
-
-
 def _sparse_rows(name: str, rows: Any) -> sp.csr_array:
-    """Return rows as CSR in float64, each feature at most once per row and in ascending order, or raise."""
+    """Return rows as CSR in float64 with unique features in ascending order, or raise an error."""
     matrix = rows if sp.issparse(rows) else check_matrix(name, rows)
-    check_sparse(name, matrix)
     if matrix.ndim != 2 or min(matrix.shape) == 0:
         raise InvalidInputError(f"{name} to have at least one row and one column", f"shape {matrix.shape}")
-    sparse = sp.csr_array(matrix, dtype=check_real(name, matrix.dtype))
-    if not sparse.has_canonical_format:
-        sparse = sparse.copy()  # the caller's matrix is not ours to sort
-        sparse.sum_duplicates()
+    sparse = canonical_rows(name, matrix)
     check_finite(name, sparse)
     return sparse
 
 
-def _sparse_norms(rows: sp.csr_array, others: sp.csr_array, *, limit: float) -> tuple[Float64, Float64]:
-    """Return the sums of absolute values of all rows, added in the order of the features, or raise."""
-    # bincount adds one after the other; other sums add in pairs, and a row would differ from its copy.
-    norms, other_norms = (
-        np.bincount(
-            np.repeat(np.arange(m.shape[0]), np.diff(m.indptr)), weights=np.abs(m.data), minlength=m.shape[0]
-        ).astype(np.float64)
-        for m in (rows, others)
-    )
-    with np.errstate(over="ignore"):
-        if not norms.max() + other_norms.max() <= limit:
-            raise InvalidInputError(f"distances below {limit:.1e}", "rows that are farther apart", "scale them down")
-    return norms, other_norms
-
-
 def readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
-    view: FloatArray = np.require(array, dtype, ["C", "A"]).view()
-    # Read-only and writable arrays are two types for numba, which would compile the kernel twice.
-    view.flags.writeable = False
-    return view
+    """Return the array in a form that kernels can read, without a copy if possible."""
+    return frozen_view(np.require(array, dtype, ["C", "A"]))
 
 
 def _check_out(out: object, shape: tuple[int, int], *inputs: FloatArray | None) -> FloatArray:
@@ -235,19 +223,19 @@ def _check_out(out: object, shape: tuple[int, int], *inputs: FloatArray | None) 
     if not out.flags.writeable:
         raise InvalidInputError("out to be writable", "a read-only array", "open a memory map with mode='r+'")
     if any(np.may_share_memory(out, array) for array in inputs if array is not None):
-        raise InvalidInputError("out to be apart from the input", "an array that shares its memory")
+        raise InvalidInputError("out not to overlap the input", "an array that shares its memory")
     return out
 
 
 def for_each_tile(
     rows: FloatArray, others: FloatArray | None, consume: Consumer, *, n_threads: int, limit: float
 ) -> None:
-    """Call ``consume(i, j, tile)`` with the distances between ``rows[i]`` and ``others[j]``, for all blocks.
+    """Call ``consume(i, j, tile)`` with the distances between ``rows[i]`` and ``others[j]``, for all blocks i and j.
 
-    Without ``others`` the blocks are those with i <= j, among ``rows``. Calls come from several threads and
-    in no particular order. A distance that is NaN or above ``limit`` raises an error that names its cause.
+    Without ``others``, only the blocks of ``rows`` with i <= j are computed. Calls come from several threads in
+    arbitrary order. A distance that is NaN or above ``limit`` raises an error that names its cause.
     """
-    # Here, because numba takes most of a second to import.
+    # Imported here because numba takes most of a second to import.
     from heatmover._base.compiled.l1 import REGISTER_ROWS, l1_tile
 
     targets = rows if others is None else others
@@ -261,21 +249,22 @@ def for_each_tile(
         padded = [-len(side) % REGISTER_ROWS + len(side) for side in (left, right)]
         tile = np.empty(padded)
         l1_tile(left, right, one, others is None and i == j, tile)
-        # NaN or infinity in a row shows in each of its distances: no pass over the data is needed to find it.
+        # NaN or infinity in a row appears in all of its distances, so checking the distances is enough.
         if not tile.max() <= limit:
             _explain(rows, others, limit)
         consume(i, j, tile[: len(left), : len(right)])
 
     pairs: Iterator[tuple[slice, slice]] = product(row_blocks, target_blocks)
     if others is None:
-        # The diagonal last: its tiles are half the work, so that all threads end at about the same time.
+        # Diagonal tiles come last: they take half the time of other tiles, so all threads finish at about the same
+        # time.
         pairs = chain(combinations(row_blocks, 2), ((i, i) for i in row_blocks))
-    # One after the other as threads come free: a list of all tiles of 70,000 rows would take 200 MB.
+    # Generate tiles as threads become free: a list of all tiles of 70,000 rows would take 200 MB.
     deque(while_reading(work, pairs, min(n_threads, len(row_blocks) * len(target_blocks))), maxlen=0)
 
 
 def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tuple[list[slice], list[slice]]:
-    """Cut both sides into blocks: as few as keep the tiles in the cache and the threads busy."""
+    """Split both sides into the smallest number of blocks that keeps tiles in the cache and threads busy."""
     from heatmover._base.compiled.l1 import CHUNK
 
     largest = min(TILE_ROWS * CHUNK // min(rows.shape[1], CHUNK), TILE_ROWS_NARROW)
@@ -283,14 +272,11 @@ def _blocks(rows: FloatArray, others: FloatArray | None, n_threads: int) -> tupl
     if others is None:
         blocks = _cut(len(rows), largest, fewest)
         return blocks, blocks
-    short, long = sorted([len(rows), len(others)])
-    whole = _cut(short, largest, 1)
-    parts = _cut(long, largest, fewest)
-    return (whole, parts) if len(rows) == short else (parts, whole)
+    return _cut(len(rows), largest, fewest), _cut(len(others), largest, 1)
 
 
 def _cut(n_rows: int, largest: int, fewest: int) -> list[slice]:
-    """Cut into nearly equal blocks, at least as many as keep the threads busy, if blocks can be that small."""
+    """Split rows into nearly equal blocks, at least ``fewest`` of them unless blocks would become too small."""
     from heatmover._base.compiled.l1 import REGISTER_ROWS
 
     count = max(-(-n_rows // largest), min(fewest, n_rows // TILE_ROWS_LEAST), 1)
@@ -299,13 +285,11 @@ def _cut(n_rows: int, largest: int, fewest: int) -> list[slice]:
 
 
 def _explain(rows: FloatArray, others: FloatArray | None, limit: float) -> None:
-    """Raise the error that says why a distance is not a number below ``limit``."""
+    """Raise the error that explains why a distance is not a number below ``limit``."""
     check_finite("embedding", rows)
     if others is not None:
         check_finite("other", others)
     limit = min(limit, float(np.finfo(rows.dtype).max))
     raise InvalidInputError(
-        f"distances below {limit:.1e}",
-        "rows that are farther apart",
-        "scale them down, or use float64 throughout",
+        f"distances below {limit:.1e}", "rows that are farther apart", "scale them down, or use float64 throughout"
     )

@@ -1,4 +1,4 @@
-"""A kernel for support vector machines and Gaussian processes from the distances between measures."""
+"""Turn L1 distances between embedded measures into a kernel for SVMs and Gaussian processes, for users."""
 
 from __future__ import annotations
 
@@ -13,34 +13,31 @@ from heatmover._base.validation import check_number, check_threads
 from heatmover.embedding.distances import l1_distances
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["LaplacianKernel"]
-
 
 class LaplacianKernel(TransformerMixin, BaseEstimator):
-    """Similarities ``exp(-(D / scale)**power)`` of measures from the distances D between rows of an embedding.
+    """Kernel ``exp(-(D / scale)**power)`` of the L1 distances D between rows of an embedding.
 
-    The kernel is positive semidefinite for every ``scale`` and every power in (0, 1], whatever model embedded the
-    measures: distances are sums of absolute differences of features, these are of negative type, so are their powers up
-    to one, and the exponential of what is of negative type is positive semidefinite (Schoenberg 1938). This holds for
-    all values of ``alpha``, ``norm``, ``weights``, ``compress`` and ``density``, because each only changes the
-    features. It does not hold for a power of two: squares of such distances are not of negative type in general.
+    The kernel is positive semidefinite for every ``scale``, every power in (0, 1] and every model. The reason is that
+    L1 distances and their powers up to one are of negative type, so the exponential is positive semidefinite
+    (Schoenberg 1938). The parameters ``alpha``, ``norm``, ``weights``, ``compress`` and ``density`` of the model only
+    change the features, so the kernel stays positive semidefinite. A power of two is not allowed: squared L1 distances
+    are not of negative type in general.
 
     Parameters
     ----------
     scale
-        Distance at which similarity has fallen to 1/e. ``"median"``: the median distance between the measures that are
-        fitted.
+        Distance at which the similarity is 1/e. ``"median"``: the median distance between the fitted measures.
     power
-        In (0, 1]. 1 is the Laplacian kernel.
+        Exponent in (0, 1]. 1 is the Laplacian kernel.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Attributes
     ----------
     scale_ : float
-        The scale used.
+        Distance at which the similarity is 1/e.
     embedding_ : ndarray
-        ``(n_measures, n_features)``: the rows that others are compared with.
+        ``(n_measures, n_features)``: embedding of the fitted measures.
     n_features_in_ : int
         Number of features.
 
@@ -56,7 +53,7 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
     >>> machine.fit(data.measures(), sides).predict(data.measures()).shape
     (12,)
 
-    With a number as scale it is a function of two embeddings, as ``SVC(kernel=...)`` takes one:
+    With a number as ``scale``, the kernel can be called on two embeddings, as ``SVC(kernel=...)`` does:
 
     >>> embedding = hm.DiffusionEMD(graph).fit_transform(data.measures())
     >>> SVC(kernel=hm.LaplacianKernel(scale=0.5)).fit(embedding, sides).predict(embedding).shape
@@ -71,59 +68,66 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
-        """Keep the embedding that others are compared with, and choose the scale.
+        """Store the embedding of the fitted measures and choose the scale.
 
         Parameters
         ----------
         X
-            Embedding ``(n_measures, n_features)``, of `DiffusionEMD`.
+            Embedding of the measures by `DiffusionEMD`, ``(n_measures, n_features)``.
         y
             Ignored.
 
         Returns
         -------
         LaplacianKernel
-            Itself.
+            The fitted kernel itself.
         """
         self._check_parameters()
         rows = validate_data(self, X, dtype=[np.float64, np.float32], order="C")
-        self.scale_ = self._choose_scale(rows)
+        if isinstance(self.scale, str):
+            pairs = l1_distances(rows, n_jobs=self.n_jobs)[np.triu_indices(len(rows), 1)]
+            different = pairs[pairs > 0]
+            # The median may be zero if many measures are equal; if all are equal, any scale works.
+            median = float(np.median(pairs)) if pairs.size else 0.0
+            self.scale_ = median or (float(np.median(different)) if different.size else 1.0)
+        else:
+            self.scale_ = float(self.scale)
         self.embedding_ = rows
         return self
 
     def transform(self, X: Any) -> Float64:
-        """Return the similarities of measures with those that were fitted.
+        """Return the similarities between measures and the fitted measures.
 
         Parameters
         ----------
         X
-            Embedding ``(n_others, n_features)``, by the same model.
+            Embedding of the measures by the same model, ``(n_others, n_features)``.
 
         Returns
         -------
         ndarray
-            ``(n_others, n_measures)``, between 0 and 1; 1 for equal rows. Of the fitted rows themselves it is
-            symmetric.
+            Similarities from 0 to 1, ``(n_others, n_measures)``; 1 for equal rows. The matrix is symmetric if X is the
+            fitted embedding.
         """
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], order="C")
         return self._similarities(rows, self.embedding_, self.scale_)
 
     def __call__(self, X: FloatArray, Y: FloatArray | None = None) -> Float64:
-        """Return the similarities between the rows of two embeddings; the scale has to be a number, or fitted."""
+        """Return the similarities between the rows of two embeddings; before `fit`, ``scale`` must be a number."""
         self._check_parameters()
         scale = getattr(self, "scale_", None) if isinstance(self.scale, str) else float(self.scale)
         if scale is None:
             raise InvalidInputError(
-                f"a number as {argument('scale')} of a kernel that is called",
+                f"a number as {argument('scale')} when the kernel is called directly",
                 repr(self.scale),
-                "new measures would get another scale than those it was trained on: use fit and transform, with "
+                "new measures would get a different scale than the training measures: use fit and transform, with "
                 "SVC(kernel='precomputed')",
             )
         return self._similarities(np.asarray(X), np.asarray(X if Y is None else Y), scale)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:  # noqa: ARG002
-        """Return a name per column, ``(n_measures,)``: similarity with the first, the second, ... fitted measure."""
+        """Return the column names, ``(n_measures,)``: ``similarity0`` for the first fitted measure, and so on."""
         check_is_fitted(self)
         return np.array([f"similarity{i}" for i in range(len(self.embedding_))], dtype=object)
 
@@ -133,7 +137,7 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
             raise InvalidInputError(
                 f"{argument('power')} in (0, 1], for which the kernel is positive semidefinite",
                 repr(self.power),
-                "squares of sums of absolute differences are not of negative type",
+                "squared L1 distances are not of negative type",
             )
         if isinstance(self.scale, str):
             if self.scale != "median":
@@ -141,16 +145,6 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
         else:
             check_number("scale", self.scale, above=0)
         check_threads(self.n_jobs)
-
-    def _choose_scale(self, rows: FloatArray) -> float:
-        if not isinstance(self.scale, str):
-            return float(self.scale)
-        distances = l1_distances(rows, n_jobs=self.n_jobs)
-        pairs = distances[np.triu_indices(len(rows), 1)]
-        different = pairs[pairs > 0]
-        # Of many equal measures the median may be zero; of equal measures alone any scale will do.
-        median = float(np.median(pairs)) if pairs.size else 0.0
-        return median or (float(np.median(different)) if different.size else 1.0)
 
     def _similarities(self, rows: FloatArray, others: FloatArray, scale: float) -> Float64:
         relative = np.asarray(l1_distances(rows, others, n_jobs=self.n_jobs), dtype=np.float64) / scale

@@ -1,15 +1,15 @@
-"""What `DiffusionEMD.fit` works out: scales, the way to diffuse, precision, what the columns are, and the table.
+"""Choose scales, diffusion method, precision, columns and table for `DiffusionEMD.fit`; touch no files.
 
-`plan_diffusion` chooses the way to diffuse from the number of points, measures and scales, and from the ranks of the
-powers. Costs are counted in products of the operator with one column. Polynomials alone cost, per measure, the degree
-of the coarsest scale, which grows with the root of the time. A basis for the coarse scales costs a block of vectors
-once, and per measure only the degree of the scale where it takes over. Where the rank is small and the scale large, the
-basis wins; where thousands of eigenvalues lie close to 1, it never does.
+`plan_diffusion` chooses the diffusion method from the number of points, measures and scales, and from the ranks of the
+powers. The unit of cost is one product of the operator with one column. Without a basis, each measure takes as many
+products as the degree of the polynomial for the coarsest scale, which grows with the square root of the diffusion time.
+A basis for the coarse scales has to be built once, which takes products with a block of vectors. Each measure then
+takes only as many products as the degree of the polynomial for the scale where the basis takes over. A basis is cheaper
+if the rank is small and the scale large. It is never cheaper if thousands of eigenvalues are close to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -63,55 +63,41 @@ from heatmover.embedding.definition import (
 )
 from heatmover.errors import InvalidInputError, in_python
 
-__all__ = [
-    "DEFAULT_DELTA",
-    "LARGEST_EMBEDDING",
-    "METHODS",
-    "Compression",
-    "DiffusionPlan",
-    "ModelParameters",
-    "Preparation",
-    "PreparedDiffusion",
-    "Workload",
-    "centers_of_scales",
-    "choose_compression",
-    "fewest_regions",
-    "kept_scales",
-    "lay_out",
-    "plan_diffusion",
-    "prepare_diffusion",
-    "regions_of_scales",
-    "skeleton_tolerance",
-]
-
 METHODS = ("auto", "chebyshev", "spectral", "interpolative", "exact")
 
-# A basis of more vectors than this takes more memory than the densities it saves, and its small dense problems begin to
-# cost more than products with the operator.
+# Largest number of vectors of a basis. More vectors take more memory than the densities they replace, and dense linear
+# algebra with them begins to cost more than products with the operator.
 MOST_VECTORS = 2_000
-# Up to this many products with one column, polynomials are done before the ranks are known well enough to do better.
+# Up to this many products with one column, polynomials take less time than finding out whether a basis is cheaper.
 CHEAP = 10_000
-# A basis must save this share of the cost of polynomials before "auto" uses it: the count leaves out small things.
+# "auto" uses a basis only if its estimated cost is at most this share of the cost of polynomials, because the estimate
+# leaves out small costs.
 WORTHWHILE = 0.8
-# Beyond this scale ranks are small, and an exact one would change no decision; the estimate costs the root of the time.
+# Coarsest scale for which ranks are estimated precisely. At coarser scales ranks are small, so precision would change
+# no decision, and the cost of the estimate grows with the square root of the time.
 FINELY = 11
-# Scales at which a basis is tried, from the cheapest on: the rank is an estimate, and halves with each.
+# Number of consecutive scales at which building a basis is tried, beginning with the cheapest scale. The rank is only
+# an estimate, and it halves from scale to scale.
 TRIALS = 3
-# What a basis costs, fitted to swiss rolls. At 100,000 points, 136 to 280 columns, one pass, these numbers are within a
-# twentieth of what it took; at 10,000 points they were up to a quarter too low, and a second pass doubles the cost.
-# A product in the filter costs so much of one in a polynomial, which is also added to the sums of all scales: 1.7 and 2
-# products of a filter on 40,000 and 10,000 points.
+# Costs of a basis, fitted to swiss rolls. At 100,000 points (136 to 280 columns, one pass) they were within 5% of the
+# measured cost. At 10,000 points they were up to 25% too low, and a second pass doubles the cost.
+# Cost of a product in the filter relative to the cost of a product in a polynomial. A product in a polynomial is also
+# added to the sums of all scales, so it costs as much as 1.7 (40,000 points) or 2 (10,000 points) products in the
+# filter.
 FILTERED = 0.55
-# Orthogonalisation and Rayleigh-Ritz of a block, per squared column and pass; two passes are the usual number.
-ORTHOGONALISATION, PASSES = 0.11, 2
-# A product with a test vector: in float64, and few at a time.
+# Cost of orthogonalization and Rayleigh-Ritz of a block, per squared column and pass, and the usual number of passes.
+ORTHOGONALIZATION, PASSES = 0.11, 2
+# Relative cost of a product with a test vector. It is above 1 because the product uses float64 and few vectors at a
+# time.
 TESTED = 1.65
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What is to be diffused and how exactly; knows what each way would cost, in products with one column.
+    """Diffusion to plan: operator, number of measures and tolerance; it estimates the cost of each method.
+
+    The unit of cost is one product of the operator with one column.
 
     Attributes
     ----------
@@ -120,13 +106,13 @@ class Workload:
     method
         One of `METHODS`.
     n_measures
-        How many measures will be diffused, about.
+        Approximate number of measures to diffuse.
     tol
-        Largest error of any eigenvalue's power.
+        Largest error of a power of any eigenvalue.
     rng
-        For the density of states and the basis.
+        Generator for the density of states and the basis.
     n_threads
-        Threads to use.
+        Number of threads.
     """
 
     operator: DiffusionOperator
@@ -137,7 +123,7 @@ class Workload:
     n_threads: int
 
     def estimate_states(self, coarsest: int, delta: float) -> DensityOfStates:
-        """Return the density of states, fine enough for scales up to ``coarsest`` at this threshold."""
+        """Return the density of states, precise enough for scales up to ``coarsest`` at the threshold ``delta``."""
         return density_of_states(self.operator, self.rng, coarsest=coarsest, delta=delta, n_threads=self.n_threads)
 
     def degree(self, scale: int, tol: float | None = None) -> int:
@@ -145,23 +131,23 @@ class Workload:
         return len(power_coefficients(2**scale, self.operator.lowest, tol or self.tol)[0])
 
     def polynomial_cost(self, max_scale: int) -> float:
-        """Return what polynomials alone cost."""
+        """Return the cost of diffusing with polynomials alone."""
         return self.n_measures * self.degree(max_scale) * self._precision_cost(max_scale)
 
     def basis_cost(self, first: int, rank: int) -> float:
-        """Return what a basis of ``rank`` vectors costs that takes over at scale ``first``."""
+        """Return the cost of diffusing with a basis of ``rank`` vectors from scale ``first`` on."""
         theta, lowest = threshold(first, self.tol / BELOW), self.operator.lowest
         per_degree = np.arccosh((2 - lowest - theta) / (theta - lowest))
         block = OVERSAMPLING * rank + LANES
         growth = FIRST_GROWTH + second_growth(self.operator.n_points)
-        basis = block * FILTERED * growth / per_degree + PASSES * ORTHOGONALISATION * block**2
+        basis = block * FILTERED * growth / per_degree + PASSES * ORTHOGONALIZATION * block**2
         tests = TESTED * (TESTS + TESTS_OF_POWERS) * self.degree(first, self.tol / 2**10)
         density = max(self.operator.symmetric.nnz / self.operator.n_points, 1.0)
         fine = self.degree(first - 1) * self._precision_cost(first - 1) + 4 * rank / density
         return float(basis + tests + self.n_measures * fine)
 
     def room(self) -> float:
-        """Return what the products with a basis may add to its error, in the precision that ``tol`` allows."""
+        """Return the rounding error that products with a basis may add, in the precision that ``tol`` allows."""
         single = rounding(ROUNDING_STEPS, np.float32)
         return single if single <= self.tol / 2 else rounding(ROUNDING_STEPS, np.float64)
 
@@ -172,22 +158,20 @@ class Workload:
 @final
 @dataclass(frozen=True, eq=False)
 class DiffusionPlan:
-    """How to diffuse, and why; it also holds what was paid for on the way.
+    """Chosen diffusion method and its reason, with the basis and the density of states computed for the choice.
 
     Attributes
     ----------
     method, reason
-        ``"walk"`` or one of `METHODS` other than ``"auto"``, and why, in words.
+        ``"walk"`` (step-by-step diffusion) or one of `METHODS` other than ``"auto"``, and the reason for the choice.
     factors
-        The coarse scales that come from a basis, finest first; None where there is none or it is not used.
+        Coarse scales that are computed from a basis, finest first; None if no basis is used.
     states
-        The density of states, if it was needed.
+        Density of states, or None if it was not needed.
     basis
-        The basis that was built, used or not: it may begin beyond the scales that this plan is for.
-    planned_for
-        The coarsest scale for which a basis was considered.
+        Basis that was built, or None. It is not used if its first scale is coarser than all scales of this plan.
     hopeless
-        Whether a basis would pay, but none was found.
+        True if a basis would have been cheaper, but no basis within the limits reached the tolerance.
     """
 
     method: str
@@ -195,29 +179,27 @@ class DiffusionPlan:
     factors: list[Factor] | None = None
     states: DensityOfStates | None = None
     basis: list[Factor] | None = None
-    planned_for: int = -1
     hopeless: bool = False
 
     @property
     def first(self) -> int:
-        """The first scale computed from a basis; beyond all scales if none is used."""
+        """First scale that is computed from a basis; larger than any scale if no basis is used."""
         return self.factors[0].scale if self.factors else 10**6
 
 
 def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None = None) -> DiffusionPlan:
-    """Decide how to diffuse up to ``2**max_scale`` steps, and build the basis if one is worth its cost.
+    """Choose how to diffuse up to ``2**max_scale`` steps, and build a basis if it is worth its cost.
 
-    Nothing changes but the state of ``work.rng``.
+    The function changes nothing but the state of ``work.rng``.
 
     Parameters
     ----------
     work
-        What is to be diffused.
+        The diffusion to plan.
     max_scale
         The coarsest scale.
     earlier
-        A plan for the same work and other scales: what it paid for is not paid again, and a basis that was built for
-        coarser scales serves finer ones too.
+        Plan for the same work up to a coarser scale. Its density of states and its basis are reused.
 
     Examples
     --------
@@ -230,65 +212,60 @@ def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None
     'spectral'
     """
     if work.operator.is_uneven:
-        return DiffusionPlan("walk", "affinities so uneven that only the walk itself, step by step, keeps its digits")
+        return DiffusionPlan(
+            "walk", "affinities vary so much that diffusion is accurate only if computed one step at a time"
+        )
     if work.method in ("chebyshev", "exact"):
-        return DiffusionPlan(work.method, "as asked for")
-    plan = DiffusionPlan("chebyshev", "as asked for") if earlier is None else earlier
-    if max_scale > plan.planned_for:
-        plan = replace(_decide(work, max_scale, plan, try_basis=True), planned_for=max_scale)
-    elif plan.basis is None and not plan.hopeless:
-        plan = _decide(work, max_scale, plan, try_basis=False)
+        return DiffusionPlan(work.method, "as requested")
+    if earlier is None:
+        plan = _decide(work, max_scale, None, try_basis=True)
+    elif earlier.basis is None and not earlier.hopeless:
+        plan = _decide(work, max_scale, earlier.states, try_basis=False)
+    else:
+        plan = earlier
     if plan.basis is None:
         return plan
     first = plan.basis[0].scale
     if first > max_scale:
-        reason = f"two points mix before the basis takes over at 2^{first}"
+        reason = f"max_scale is below {first}, the first scale at which a basis is accurate enough"
         return replace(plan, method="chebyshev", reason=reason, factors=None)
     method = "spectral" if work.method == "auto" else work.method
     return replace(plan, method=method, reason=_why_basis(work, max_scale, plan.basis[0]), factors=plan.basis)
 
 
-def _decide(work: Workload, max_scale: int, known: DiffusionPlan, *, try_basis: bool) -> DiffusionPlan:
+def _decide(work: Workload, max_scale: int, states: DensityOfStates | None, *, try_basis: bool) -> DiffusionPlan:
     if work.method == "auto" and work.n_measures * work.degree(max_scale) <= CHEAP:
         degree = work.degree(max_scale) - 1
         reason = f"polynomials of degree {degree} reach 2^{max_scale} steps at little cost"
-        return replace(known, method="chebyshev", reason=reason, factors=None)
-    states = known.states
+        return DiffusionPlan("chebyshev", reason, states=states)
     if states is None:
         states = work.estimate_states(min(max_scale, FINELY), work.tol / BELOW)
     cost, first, rank = _cheapest_cut(work, states, max_scale)
     relative = cost / work.polynomial_cost(max_scale)
     reason = _why_polynomials(work, max_scale, rank, relative)
-    plan = DiffusionPlan("chebyshev", reason, states=states, planned_for=known.planned_for)
+    plan = DiffusionPlan("chebyshev", reason, states=states)
     if np.isinf(cost) or not try_basis or (work.method == "auto" and relative > WORTHWHILE):
         return plan
     for scale in range(first, min(first + TRIALS, max_scale + 1)):
-        basis = _build(work, states, scale, max_scale)
+        build = interpolative_factors if work.method == "interpolative" else spectral_factors
+        basis = build(
+            work.operator,
+            scale,
+            states.rank(scale, work.tol / BELOW) - work.operator.n_components,
+            tol=work.tol - work.room(),
+            rng=work.rng,
+            last=max_scale,
+            most=MOST_VECTORS,
+            n_threads=work.n_threads,
+        )
         if basis is not None:
             return replace(plan, basis=basis)
-    reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{first} steps or somewhat later"
+    reason = f"no basis of up to {MOST_VECTORS:,} vectors reaches tol at 2^{first} steps or the next scales"
     return replace(plan, reason=reason, hopeless=True)
 
 
-def _build(work: Workload, states: DensityOfStates, first: int, last: int) -> list[Factor] | None:
-    build = interpolative_factors if work.method == "interpolative" else spectral_factors
-    return build(
-        work.operator,
-        first,
-        states.rank(first, work.tol / BELOW) - work.operator.n_components,
-        tol=work.tol - work.room(),
-        rng=work.rng,
-        last=last,
-        most=MOST_VECTORS,
-        n_threads=work.n_threads,
-    )
-
-
 def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> tuple[float, int, int]:
-    """Return what a basis costs, its first scale and its rank, where it costs least; infinity if none is small enough.
-
-    Costs are in products with one column.
-    """
+    """Return cost, first scale and rank of the cheapest basis; the cost is infinite if every basis is too large."""
     most = min(MOST_VECTORS - LANES, work.operator.n_points)
     cuts = []
     for first in range(1, max_scale + 1):
@@ -301,13 +278,13 @@ def _cheapest_cut(work: Workload, states: DensityOfStates, max_scale: int) -> tu
 def _why_basis(work: Workload, max_scale: int, finest: Factor) -> str:
     vectors = counted(finest.rank, "skeleton point" if work.method == "interpolative" else "eigenvector")
     scales = f"2^{finest.scale} to 2^{max_scale}" if finest.scale < max_scale else f"2^{max_scale}"
-    reason = f"{scales} steps come from {vectors}"
+    reason = f"{scales} steps are computed from {vectors}"
     if work.method != "auto":
-        return f"as asked for; {reason}"
+        return f"as requested; {reason}"
     share = work.basis_cost(finest.scale, finest.rank) / work.polynomial_cost(max_scale)
     if share > 1:
-        return f"{reason}, which the search for max_scale needed"
-    return f"{reason}, which costs {share:.0%} of polynomials alone for {counted(work.n_measures, 'measure')}"
+        return f"{reason}, already computed to choose max_scale"
+    return f"{reason}, at {share:.0%} of the cost of polynomials alone for {counted(work.n_measures, 'measure')}"
 
 
 def _why_polynomials(work: Workload, max_scale: int, rank: int, relative: float) -> str:
@@ -315,40 +292,51 @@ def _why_polynomials(work: Workload, max_scale: int, rank: int, relative: float)
     if max_scale == 0:
         return f"{reason}; a single step needs no basis"
     if np.isinf(relative):
-        return f"{reason}; the operator's powers have too large a rank for a basis"
+        return f"{reason}; the rank of the operator's powers is too large for a basis"
     measures, basis = counted(work.n_measures, "measure"), f"a basis of {counted(rank, 'vector')}"
     if relative <= 1:
         return f"{reason}, and {basis} would save little for {measures}"
     return f"{reason}; for {measures} {basis} would cost {relative:.1f} times as much"
 
 
-# Single precision is for graphs whose stationary law is even to within this factor (of its root): the certificate
-# weighs errors by it, and on a path whose weights fall by 1e-3 from edge to edge float32 lost 2e-4 of the mass.
+# Diffusers by the names in their records.
+DIFFUSERS: dict[str, Any] = {
+    "chebyshev": ChebyshevDiffuser,
+    "exact": ExactDiffuser,
+    "lowrank": LowRankDiffuser,
+    "walk": WalkDiffuser,
+}
+
+# Smallest evenness of an operator (`DiffusionOperator.evenness`) at which single precision is used. Certified errors
+# are weighted by the stationary distribution, so in an uneven graph they permit a large loss of mass. On a path whose
+# weights fall by 1e-3 from edge to edge, float32 lost 2e-4 of the mass.
 EVEN = 1e-3
 
-# Measures to plan for when none are known.
+# Number of measures to plan for if the true number is unknown.
 MANY = 1_000
 
-# An embedding that would take more memory than this, 2 GiB, is made compact unless compress=False; a table of features
-# may take as much.
+# An embedding larger than this (2 GiB) becomes compact unless compress=False. A table of features has the same limit.
 LARGEST_EMBEDDING = 2 * 2**30
-# The threshold of rank then used. On the swiss roll of 10,000 points it leaves 3,350 of 100,000 features, and distances
-# within 0.2 % (median) of the full ones.
+# Rank threshold of embeddings that are compressed because of their size. On the swiss roll of 10,000 points, this
+# threshold keeps 3,350 of 100,000 features, and distances differ from the distances in the full embedding by 0.2%
+# (median).
 DEFAULT_DELTA = 0.1
-# A density of rank r is determined by r numbers, but the L1 norm is not: |f| has kinks between them. With as many
-# regions as the rank (15 at the coarsest scale of the swiss roll) Spearman fell by 0.004, with 64 by 0.0004, with 256
-# by less than 0.0001. Smaller thresholds ask for more, so that the worst pair improves too: at 1e-4, on 6,000 points of
-# the swiss roll, from 5.4 % to 1.8 %.
+# Smallest number of regions of a scale. The values at r centers determine a density of rank r, but not its L1 norm,
+# because |f| has kinks between the centers. With as many regions as the rank (15 at the coarsest scale of the swiss
+# roll) the Spearman correlation fell by 0.004, with 64 regions by 0.0004, with 256 regions by less than 0.0001. Smaller
+# thresholds use more regions, to reduce the error of the worst pair too. At the threshold 1e-4, on 6,000 points of the
+# swiss roll, that error fell from 5.4% to 1.8%.
 FEWEST_REGIONS = 256
-# Skeletons of R_delta points are exact to some deltas: what they cut off is about delta, which the density of states
-# blurs, and test vectors overstate the rest about three times. Ten deltas held on every graph of the tests.
+# Tolerance of skeletons of R_delta points, in units of delta. The error of a skeleton is about delta, but R_delta is
+# only estimated from the density of states, and test vectors overestimate the error about threefold. Skeletons met a
+# tolerance of ten deltas on every graph of the tests.
 SKELETON_TOL = 10.0
 
 
 @final
 @dataclass(frozen=True)
 class ModelParameters:
-    """The parameters of `DiffusionEMD` that decide what is computed, as they were when it was fitted."""
+    """Parameters of `DiffusionEMD` that determine its results, with their values at the time of the fit."""
 
     method: str
     max_scale: float | str
@@ -364,28 +352,28 @@ class ModelParameters:
 
     @property
     def adjoint(self) -> bool:
-        """Whether mass diffuses, not functions."""
+        """True if mass diffuses, False if functions diffuse."""
         return self.density == "adjoint"
 
     @property
     def of_diffusion(self) -> ModelParameters:
-        """The same with the defaults of all that only weighs and stacks: models that agree in it diffuse alike."""
+        """Copy in which parameters that only combine densities have defaults; equal copies can share a diffusion."""
         return replace(self, n_scales=None, alpha=0.5, norm="levels", weights=None)
 
 
 @final
 @dataclass(frozen=True)
 class Compression:
-    """Whether an embedding is compact.
+    """Choice of a compact or a full embedding.
 
     Attributes
     ----------
     delta
         Threshold of the numerical rank, or None for a full embedding.
     reason
-        One plain sentence.
+        Reason for the choice, in plain words.
     by_itself
-        Whether this was decided by size, not by the user.
+        True if the embedding was compressed because of its size, not at the user's request.
     """
 
     delta: float | None
@@ -396,26 +384,26 @@ class Compression:
 @final
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Everything that any number of measures needs to be embedded.
+    """Everything needed to embed any number of measures.
 
     Attributes
     ----------
     choice
-        The largest scale, and why.
+        The largest scale and the reason for it.
     method, method_reason
-        The way to diffuse, and why.
+        The diffusion method and the reason for it.
     compression
-        Whether the embedding is compact, and why.
+        Choice of a compact or a full embedding, and the reason for it.
     layout
-        What its columns are.
+        Columns of the embedding.
     precision
-        Its type.
+        Data type of the embedding.
     diffuser
-        Diffuses measures.
+        Diffuser of the measures.
     table
-        The features of all points, or None where measures are diffused.
+        Features of all points, or None if measures are diffused.
     adjoint
-        Whether mass diffuses, not functions.
+        True if mass diffuses, False if functions diffuse.
     """
 
     choice: ScaleChoice
@@ -429,7 +417,7 @@ class Preparation:
     adjoint: bool
 
     def to_record(self) -> Record:
-        """Return all of it as a record that a store can hold."""
+        """Return the preparation as a record that can be saved to disk."""
         values = {
             "method": self.method,
             "method_reason": str(self.method_reason),
@@ -449,13 +437,15 @@ class Preparation:
 
     @classmethod
     def from_record(cls, record: Record, n_nodes: int) -> Preparation:
-        """Return the preparation of a record for a graph of ``n_nodes`` nodes, or raise if it is none."""
+        """Return the preparation stored in a record, or raise an error if it is invalid for ``n_nodes`` nodes."""
         adjoint, layout = record.truth("adjoint"), Layout.from_record(record.part("layout"), n_nodes)
         operator = DiffusionOperator.from_record(record.part("operator"), n_nodes)
         compression = Compression(
             record.optional_number("compress"), record.text("compress_reason"), record.truth("compress_by_itself")
         )
         table = FeatureTable.from_record(record.part("table"), layout) if "table" in record.parts else None
+        stored = record.part("diffuser")
+        diffuser = DIFFUSERS[stored.text("kind", DIFFUSERS)].from_record(stored, operator, adjoint=adjoint)
         return cls(
             ScaleChoice.from_record(record.part("choice")),
             record.text("method"),
@@ -463,20 +453,20 @@ class Preparation:
             compression,
             layout,
             np.dtype(record.text("precision", ("float32", "float64"))),
-            _stored_diffuser(record.part("diffuser"), operator, adjoint=adjoint),
+            diffuser,
             table,
             adjoint,
         )
 
     def embed(self, rows: Any, *, n_threads: int, progress: Progress = SILENT) -> Block:
-        """Embed checked measures ``(n_measures, n_points)`` -> ``(n_measures, n_features)``."""
+        """Embed checked measures ``(n_measures, n_points)`` as rows ``(n_measures, n_features)``."""
         progress.stage("diffuse measures", rows.shape[0])
         if self.table is not None:
             return self.table.rows(rows, n_threads=n_threads, progress=progress)
         return embed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads, progress=progress)
 
     def embed_transposed(self, features: npt.ArrayLike, *, n_threads: int) -> Block:
-        """Apply the transpose of `embed`: ``(n_rows, n_features)`` -> ``(n_rows, n_points)``, in its precision."""
+        """Apply the transpose of `embed`: map ``(n_rows, n_features)`` to ``(n_rows, n_points)``, in `precision`."""
         rows = check_matrix("features (n_rows, n_features)", features, dtype=self.precision)
         if rows.shape[1] != self.layout.n_features:
             raise InvalidInputError(counted(self.layout.n_features, "feature"), f"rows of width {rows.shape[1]}")
@@ -485,13 +475,13 @@ class Preparation:
         return embed_transposed(self.diffuser, rows, self.layout, dtype=self.precision, n_threads=n_threads)
 
     def measures_within(self, memory: int, n_threads: int) -> int:
-        """Return how many measures can be embedded at a time within ``memory`` bytes, or raise if not even one can."""
+        """Return the number of measures that can be embedded at once within ``memory`` bytes; raise an error if 0."""
         if self.table is not None:
             return self.table.measures_within(memory)
         return measures_within(memory, self.layout, self.precision, n_threads)
 
     def describe(self) -> str:
-        """Return what was chosen and why, in three lines."""
+        """Return three lines that describe the choices and their reasons."""
         kind = "full" if self.layout.regions is None else "compact"
         lookup = "" if self.table is None else "; looked up in a table, which is cheapest for many measures"
         return (
@@ -504,26 +494,26 @@ class Preparation:
 @final
 @dataclass(frozen=True, eq=False)
 class PreparedDiffusion:
-    """The part of a preparation that depends neither on the number of scales nor on their weights.
+    """The part of a preparation that is independent of the number and the weights of scales.
 
     Attributes
     ----------
     operator
         The diffusion operator, in float64.
     choice
-        The largest scale, and why.
+        The largest scale and the reason for it.
     plan
-        How to diffuse, and why.
+        The diffusion method and the reason for it.
     skeletons
-        The nested skeletons, if the embedding is to be sampled at them.
+        Nested skeletons at which the embedding is sampled, or None.
     precision
-        Of the embedding.
+        Data type of the embedding.
     diffuser
-        Diffuses measures.
+        Diffuser of the measures.
     n_measures
-        How many measures are to be embedded, or None for any number.
+        Number of measures to embed, or None for any number.
     rng
-        For what is left to choose.
+        Generator for the remaining random draws.
     """
 
     operator: DiffusionOperator
@@ -545,28 +535,43 @@ def prepare_diffusion(
     rng: np.random.Generator,
     n_threads: int,
 ) -> PreparedDiffusion:
-    """Do what is the same for all parameters with the same ``settings.of_diffusion``.
+    """Prepare everything that depends only on ``settings.of_diffusion``.
 
     Parameters
     ----------
     operator
         The diffusion operator, in float64.
     rows
-        Measures ``(n, n_points)`` that say where mass lies.
+        Measures ``(n, n_points)`` from which scales are chosen.
     settings
-        What was asked for.
+        Parameters of the estimator.
     n_measures
-        How many measures are to be embedded, or None for any number.
+        Number of measures to embed, or None for any number.
     rng, n_threads
-        For all random choices; to use.
+        Generator of all random choices, and number of threads.
     """
-    _check_method(operator, settings.method)
+    if operator.is_uneven and settings.method != "auto":
+        raise InvalidInputError(
+            f"a graph whose affinities vary less, for method={settings.method!r}",
+            "a stationary distribution whose square root varies by a factor of "
+            f"{1 / operator.evenness:.0e} within a component",
+            "use method='auto', which computes one step at a time here, or remove the points with the smallest "
+            "affinities",
+        )
     chosen = "walk" if operator.is_uneven else settings.method
-    _check_tolerance(operator, chosen, settings.tol, 0)  # before anything is paid for
+    _check_tolerance(operator, chosen, settings.tol, 0)  # before any expensive step
     work = _workload(operator, settings, n_measures, rng, n_threads)
     choice, plan = _choose_scale(work, rows, settings.max_scale)
-    _check_steps(chosen, choice.max_scale)
-    skeletons = _skeletons_asked_for(work, choice.max_scale, settings)
+    if chosen == "walk" and choice.max_scale > LONGEST:
+        raise InvalidInputError(
+            f"max_scale of at most {LONGEST}, because affinities vary so much that diffusion must be computed one step "
+            "at a time",
+            f"{choice.max_scale}",
+            f"{in_python('lower max_scale, or ')}remove the points with the smallest affinities",
+        )
+    skeletons = None
+    if settings.compress_by == "centers" and not (settings.compress is None or settings.compress is False):
+        skeletons = _skeletons(work, choice.max_scale, float(settings.compress))
     if skeletons is not None and settings.method == "interpolative":
         plan = _plan_on_skeletons(work, choice.max_scale, skeletons)
     else:
@@ -579,12 +584,12 @@ def prepare_diffusion(
 
 
 def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_threads: int) -> Preparation:
-    """Decide what is compared: the scales that are kept, their weights, the columns and the table.
+    """Choose the scales to compare, their weights, the columns and the table.
 
     Parameters
     ----------
     diffusion
-        From `prepare_diffusion`; nothing of it changes but the state of its generator.
+        Result of `prepare_diffusion`; only the state of its generator changes.
     settings, n_threads
         As in `prepare_diffusion`.
     """
@@ -595,6 +600,12 @@ def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_thread
     shape = (n_measures or MANY, len(scales), operator.n_points)
     compression = choose_compression(settings.compress, shape, diffusion.precision.itemsize)
     layout = _layout(work, plan, scales, settings, compression.delta, diffusion.skeletons)
+    table = None  # unless lookup costs less than diffusing the measures
+    few = n_measures is not None and n_measures < layout.n_features
+    size = layout.n_points * layout.n_features * diffusion.precision.itemsize
+    if layout.regions is not None and not few and size <= LARGEST_EMBEDDING:
+        transposed = _diffuser(work, plan, diffusion.precision, adjoint=not settings.adjoint)
+        table = FeatureTable(transposed, layout, dtype=diffusion.precision, n_threads=work.n_threads)
     return Preparation(
         diffusion.choice,
         plan.method,
@@ -603,7 +614,7 @@ def lay_out(diffusion: PreparedDiffusion, settings: ModelParameters, *, n_thread
         layout,
         diffusion.precision,
         diffusion.diffuser,
-        _table(work, plan, layout, settings, diffusion.precision, n_measures),
+        table,
         settings.adjoint,
     )
 
@@ -619,11 +630,11 @@ def _workload(
 
 
 def _choose_scale(work: Workload, rows: Any, max_scale: float | str) -> tuple[ScaleChoice, DiffusionPlan | None]:
-    """Return the largest scale and, if the search for it needed one, the plan for the coarsest of all."""
+    """Return the largest scale and, if the search for it needed a plan, the plan for the coarsest possible scale."""
     if max_scale != "auto":
         if 0 < float(max_scale) < 1:
             return choose_mixed_scale(work.operator, float(max_scale), work.rng, n_threads=work.n_threads), None
-        return ScaleChoice(int(max_scale), np.empty(0), np.nan, "as asked for"), None
+        return ScaleChoice(int(max_scale), np.empty(0), np.nan, "as requested"), None
     plans: list[DiffusionPlan] = []
 
     def coarse() -> Diffuser | None:
@@ -636,44 +647,26 @@ def _choose_scale(work: Workload, rows: Any, max_scale: float | str) -> tuple[Sc
 
 
 def kept_scales(max_scale: int, n_scales: int | None, alpha: float) -> range:
-    """Return the scales that are compared: the coarsest ``n_scales``, or all that carry weight."""
+    """Return the scales to compare: the coarsest ``n_scales``, or all scales with noticeable weight."""
     everything = range(max_scale + 1)
     first = finest_scale(scale_weights(everything, alpha)) if n_scales is None else len(everything) - n_scales
     return everything[max(first, 0) :]
 
 
-def _check_method(operator: DiffusionOperator, method: str) -> None:
-    if operator.is_uneven and method != "auto":
-        raise InvalidInputError(
-            f"a graph that is even enough for method={method!r}",
-            f"a stationary law whose root varies by {1 / operator.evenness:.0e} within a component",
-            "method='auto' takes such a walk step by step; or remove the faintest points",
-        )
-
-
-def _check_tolerance(operator: DiffusionOperator, chosen: str, asked: float, coarsest: int) -> None:
-    """Raise if rounding in float64 alone may exceed ``tol`` at the coarsest scale that does not come from a basis."""
+def _check_tolerance(operator: DiffusionOperator, chosen: str, tol: float, coarsest: int) -> None:
+    """Raise an error if float64 rounding may exceed ``tol`` at the coarsest scale that needs no basis."""
     if chosen == "walk":
         least = float(WalkDiffuser(operator, adjoint=True).error_bound(range(coarsest, coarsest + 1))[0])
     elif chosen == "exact":
         least = solver_rounding(operator.n_points) * rounding(2**coarsest, np.float64) / operator.tightening
     else:
-        # What is cut off takes at least half.
+        # The truncated terms use up at least half of the tolerance.
         least = 2 * rounding(2**coarsest, np.float64) / operator.tightening
-    if asked < least:
+    if tol < least:
         raise InvalidInputError(
-            f"tol of at least {1.05 * least:.1e}, which float64 can keep for 2^{coarsest} steps",
-            f"{asked:g}",
+            f"tol of at least {1.05 * least:.1e}, the accuracy of float64 after 2^{coarsest} steps",
+            f"{tol:g}",
             "raise tol or lower max_scale" if coarsest else "raise tol",
-        )
-
-
-def _check_steps(chosen: str, max_scale: int) -> None:
-    if chosen == "walk" and max_scale > LONGEST:
-        raise InvalidInputError(
-            f"max_scale of at most {LONGEST} on a graph so uneven that it is walked step by step",
-            f"{max_scale}",
-            f"{in_python('lower max_scale, or ')}remove the faintest points",
         )
 
 
@@ -687,20 +680,14 @@ def _choose_precision(work: Workload, plan: DiffusionPlan, settings: ModelParame
     return np.dtype(settings.dtype)
 
 
-def _skeletons_asked_for(work: Workload, max_scale: int, settings: ModelParameters) -> list[Factor] | None:
-    """Return the nested skeletons if the embedding is to be sampled at them at any size, else None."""
-    if settings.compress_by != "centers" or settings.compress is None or settings.compress is False:
-        return None
-    return _skeletons(work, max_scale, float(settings.compress))
-
-
 def _skeletons(work: Workload, max_scale: int, delta: float) -> list[Factor]:
-    """Return the nested skeletons of all scales whose rank is below the paper's gamma."""
+    """Return the nested skeletons of all scales whose rank is below the paper's threshold gamma."""
     if work.operator.is_uneven:
         raise InvalidInputError(
-            "a graph that is even enough for compress_by='centers'",
-            f"a stationary law whose root varies by {1 / work.operator.evenness:.0e} within a component",
-            "use compress_by='regions', or remove the faintest points",
+            "a graph whose affinities vary less, for compress_by='centers'",
+            "a stationary distribution whose square root varies by a factor of "
+            f"{1 / work.operator.evenness:.0e} within a component",
+            "use compress_by='regions', or remove the points with the smallest affinities",
         )
     ranks = prescribed_ranks(work.estimate_states(max_scale, delta), max_scale, delta)
     tol = skeleton_tolerance(delta) * work.operator.tightening
@@ -708,17 +695,20 @@ def _skeletons(work: Workload, max_scale: int, delta: float) -> list[Factor]:
 
 
 def _plan_on_skeletons(work: Workload, max_scale: int, skeletons: list[Factor]) -> DiffusionPlan:
-    """Diffuse on the skeletons that the embedding is sampled at, the paper's Algorithm 4, where they keep ``tol``."""
+    """Plan to diffuse on the skeletons of the embedding (the paper's Algorithm 4) if their error is within ``tol``."""
     if not skeletons:
-        reason = f"no power up to 2^{max_scale} has a rank below a tenth of the points, where skeletons begin"
+        reason = (
+            f"skeletons need a power of rank below 10% of the points, but no power up to 2^{max_scale} has this rank"
+        )
         return DiffusionPlan("chebyshev", reason)
     bound = max(factor.bound for factor in skeletons)
     if bound > work.tol - work.room():
         return DiffusionPlan(
-            "chebyshev", f"skeletons of {counted(skeletons[0].rank, 'point')} are certified to {bound:.1e} only"
+            "chebyshev",
+            f"the certified error of skeletons of {counted(skeletons[0].rank, 'point')}, {bound:.1e}, exceeds tol",
         )
     scales = f"2^{skeletons[0].scale} to 2^{max_scale}"
-    reason = f"as asked for; {scales} steps come from the {counted(skeletons[0].rank, 'center')} and fewer"
+    reason = f"as requested; {scales} steps are computed from at most {counted(skeletons[0].rank, 'center')}"
     return DiffusionPlan("interpolative", reason, factors=skeletons)
 
 
@@ -730,17 +720,23 @@ def _layout(
     delta: float | None,
     skeletons: list[Factor] | None,
 ) -> Layout:
-    matrix = combination(scales, alpha=settings.alpha, norm=settings.norm, weights=settings.weights)
-    if delta is None:
-        return Layout(scales, matrix, work.operator.n_points)
-    if settings.compress_by == "centers":
+    n_points, order, regions = work.operator.n_points, work.operator.order, None
+    if delta is not None and settings.compress_by == "centers":
         if skeletons is None:
             skeletons = _skeletons(work, scales[-1], delta)
-        blocks = sampled_scales(scales, settings.norm)
-        return Layout(scales, matrix, work.operator.n_points, centers_of_scales(work.operator, skeletons, blocks))
-    states = work.estimate_states(scales[-1], delta) if plan.states is None else plan.states
-    regions = regions_of_scales(work.operator, states, scales, delta, work.rng)
-    return Layout(scales, matrix, work.operator.n_points, regions)
+        # A scale without a skeleton is sampled at all points.
+        everything = sampled_points(n_points, np.arange(n_points))
+        sampled = {
+            factor.scale: sampled_points(n_points, order[factor.skeleton])
+            for factor in skeletons
+            if factor.skeleton is not None
+        }
+        regions = tuple(sampled.get(scale, everything) for scale in sampled_scales(scales, settings.norm))
+    elif delta is not None:
+        states = work.estimate_states(scales[-1], delta) if plan.states is None else plan.states
+        regions = regions_of_scales(work.operator, states, scales, delta, work.rng)
+    matrix = combination(scales, alpha=settings.alpha, norm=settings.norm, weights=settings.weights)
+    return Layout(scales, matrix, n_points, regions)
 
 
 def _diffuser(work: Workload, plan: DiffusionPlan, precision: npt.DTypeLike, *, adjoint: bool) -> Diffuser:
@@ -748,87 +744,48 @@ def _diffuser(work: Workload, plan: DiffusionPlan, precision: npt.DTypeLike, *, 
         return ExactDiffuser(work.operator, adjoint=adjoint)
     if plan.method == "walk":
         return WalkDiffuser(work.operator, adjoint=adjoint)
-    # Only one copy of the operator stays, in the precision that diffuses.
+    # Store only one copy of the operator, in the precision of the diffusion.
     kept = work.operator.astype(precision)
     fine = ChebyshevDiffuser(kept, adjoint=adjoint, tol=work.tol, dtype=precision)
     return fine if plan.method == "chebyshev" else LowRankDiffuser(fine, plan.factors or [])
 
 
-def _stored_diffuser(record: Record, operator: DiffusionOperator, *, adjoint: bool) -> Diffuser:
-    ways: dict[str, Callable[..., Diffuser]] = {
-        "chebyshev": ChebyshevDiffuser.from_record,
-        "exact": ExactDiffuser.from_record,
-        "lowrank": LowRankDiffuser.from_record,
-        "walk": WalkDiffuser.from_record,
-    }
-    return ways[record.text("kind", ways)](record, operator, adjoint=adjoint)
-
-
-def _table(
-    work: Workload,
-    plan: DiffusionPlan,
-    layout: Layout,
-    settings: ModelParameters,
-    precision: np.dtype[Any],
-    n_measures: int | None,
-) -> FeatureTable | None:
-    """Look features up in a table where that costs less than diffusing the measures."""
-    few = n_measures is not None and n_measures < layout.n_features
-    size = layout.n_points * layout.n_features * precision.itemsize
-    if layout.regions is None or few or size > LARGEST_EMBEDDING:
-        return None
-    transposed = _diffuser(work, plan, precision, adjoint=not settings.adjoint)
-    return FeatureTable(transposed, layout, dtype=precision, n_threads=work.n_threads)
-
-
 def choose_compression(compress: float | bool | None, shape: tuple[int, int, int], itemsize: int) -> Compression:
-    """Decide from the wish of the user and the size of the full embedding.
+    """Choose a compact or a full embedding from ``compress`` and the size of the full embedding.
 
     Parameters
     ----------
     compress
-        A threshold, False for never, None for only if the embedding would be too large.
+        Rank threshold; False for a full embedding; None to compress only if the full embedding would be too large.
     shape
         ``(n_measures, n_scales, n_points)``.
     itemsize
-        Bytes per number.
+        Number of bytes per value.
     """
     if compress is False:
-        return Compression(None, "as asked for")
+        return Compression(None, "as requested")
     if compress is not None:
-        return Compression(float(compress), "as asked for")
+        return Compression(float(compress), "as requested")
     size = float(np.prod(np.asarray(shape, dtype=np.float64))) * itemsize
     full = f"the full embedding of {counted(shape[0], 'measure')}"
     if size <= LARGEST_EMBEDDING:
-        return Compression(None, f"{full} takes {size / 1e9:.2g} GB, at most {LARGEST_EMBEDDING / 1e9:.2g} GB")
-    reason = f"{full} would take {size / 1e9:.2g} GB, more than {LARGEST_EMBEDDING / 1e9:.2g} GB"
+        return Compression(
+            None, f"{full} takes {size / 1e9:.2g} GB, within the limit of {LARGEST_EMBEDDING / 1e9:.2g} GB"
+        )
+    reason = f"{full} would take {size / 1e9:.2g} GB, above the limit of {LARGEST_EMBEDDING / 1e9:.2g} GB"
     return Compression(DEFAULT_DELTA, reason, by_itself=True)
 
 
 def regions_of_scales(
     operator: DiffusionOperator, states: DensityOfStates, scales: range, delta: float, rng: np.random.Generator
 ) -> tuple[Regions, ...]:
-    """Return the regions of every scale: as many as the rank of S^(2^scale) at ``delta``, and not too few."""
+    """Return the regions of every scale: as many as the rank of S^(2^scale) at ``delta``, at least `fewest_regions`."""
     counts = [max(states.rank(scale, delta), fewest_regions(delta)) for scale in scales]
     return tuple(nested_regions(operator, counts, rng))
 
 
-def centers_of_scales(
-    operator: DiffusionOperator, skeletons: Sequence[Factor], scales: Sequence[int]
-) -> tuple[Regions, ...]:
-    """Return the points compared at every scale: its skeleton, or all points at a scale that has none."""
-    known = {factor.scale: factor.skeleton for factor in skeletons}
-    everything = sampled_points(operator.n_points, np.arange(operator.n_points))
-    sampled = {
-        scale: sampled_points(operator.n_points, operator.order[rows])
-        for scale, rows in known.items()
-        if rows is not None
-    }
-    return tuple(sampled.get(scale, everything) for scale in scales)
-
-
 def skeleton_tolerance(delta: float) -> float:
-    """Return the tolerance that skeletons of R_delta points keep.
+    """Return the tolerance that skeletons of R_delta points can meet.
 
     Examples
     --------
@@ -839,7 +796,7 @@ def skeleton_tolerance(delta: float) -> float:
 
 
 def fewest_regions(delta: float) -> int:
-    """Return the least number of regions of a scale: 256 for thresholds down to 0.1, 512 at 1e-4.
+    """Return the smallest number of regions of a scale: 256 for thresholds down to 0.1, 512 at 1e-4.
 
     Examples
     --------

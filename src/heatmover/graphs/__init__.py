@@ -1,4 +1,4 @@
-"""Graphs: points that share an affinity, how to build them and how to judge them."""
+"""Build graphs over points, approximate points by landmarks, and diagnose graphs; public values that touch no files."""
 
 from heatmover.graphs.diagnosis import Diagnosis
 from heatmover.graphs.graph import Graph

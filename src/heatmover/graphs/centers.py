@@ -1,8 +1,8 @@
-"""The nearest of many centers for each of many points, fast in single precision and exact in double; k-means.
+"""Find the nearest center of each point exactly, and run k-means; used by landmarks, atlases and studies; arrays only.
 
-Single precision decides wherever its proven error leaves no doubt. Where it does not, the few centers that may be
-nearest are compared by plain differences in double precision. The result is that of a plain loop over all centers.
-Neighboring centers share a leaf with a box around it, and most boxes are too far from a point to be looked at.
+Distances are first computed in single precision. Where rounding could change which center is nearest, the few possible
+centers are compared again in double precision, so the result equals a plain loop over all centers. A tree groups
+neighboring centers into leaves, each inside a box, and most boxes are too far from a point to be searched.
 """
 
 from __future__ import annotations
@@ -14,69 +14,54 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from heatmover._base.threads import in_threads
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, IntArray, Intp
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError, in_python
 
-__all__ = [
-    "ITERATIONS",
-    "PER_LANDMARK",
-    "CenterSearch",
-    "Leaves",
-    "draw_by_mass",
-    "k_means",
-    "means_or_same",
-    "move_centers",
-]
-
 Float32 = npt.NDArray[np.float32]
 
-# Points of a block, and their values: more of them share leaves, fewer take less memory, 40 MB with copies.
+# Largest numbers of points and of values per block. In large blocks more points share a leaf; small blocks take less
+# memory (40 MB with copies).
 BLOCK, BLOCK_VALUES = 2**15, 2**22
-# Points that are worth a thread.
+# Smallest number of points in a block that is worth a thread of its own.
 LEAST_BLOCK = 2**12
-# Up to so many values of pairs of a point and a center plain differences take at most 0.1 s, and leaves some seconds
-# when they are compiled for the first time.
-FEW_VALUES = 2**26
-# Squares at once in a thread, 16 MB.
-MOST_SQUARES = 2**21
-# Rows whose squares are made at once, which then stay in the cache.
+# Number of rows whose squared distances are computed at once; they fit the cache.
 SQUARED = 2**12
-# Values of pairs of a point and a center at once that are compared in double precision, 8 MB and as much again.
+# Number of coordinates of point-center pairs that are compared at once in double precision (two arrays of 8 MB).
 PAIR_VALUES = 2**20
-# Up to so many dimensions points are rotated, which takes as many products for a point as it has dimensions, squared;
-# in more dimensions boxes hardly leave anything out, rotated or not.
+# Largest number of dimensions in which points are rotated; the cost per point grows with the square of the dimension.
+# In more dimensions boxes exclude hardly any center, rotated or not.
 MOST_ROTATED = 64
-# Norms beyond which squares may leave the range of single precision. Such points are compared with all centers.
+# Points with a larger norm are compared with all centers, because their squares may exceed the range of single
+# precision.
 FAR = 1e15
-# Sizes whose squares, and small parts of them, are within the range of double precision.
+# Between these bounds, the square of a number and small fractions of this square are in the range of double precision.
 LEAST, LARGEST = 1e-140, 1e150
-# Half the square of a center that is not there.
+# Value stored as half the squared norm in unused places of a leaf, so that an unused place is never nearest.
 NOWHERE = np.float32(3e38)
 
 
-# Points per landmark that k-means looks at. Flow cytometry, 2,000 landmarks, three seeds: with 10, 25, 50 and 75 the
-# mean squared distance falls (13,500, 12,500, 11,800, 11,400), and Spearman hardly moves (.978, .978, .979, .979).
+# Number of points per landmark that k-means uses. On flow cytometry (2,000 landmarks, three seeds), 10, 25, 50 and 75
+# points per landmark gave mean squared distances of 13,500, 12,500, 11,800 and 11,400, but nearly equal Spearman
+# correlations of .978, .978, .979 and .979.
 PER_LANDMARK = 50
-# Moves of k-means from points drawn at random. Spearman with the distances on the graph over all points, 2,000
-# landmarks, fixed scale, two seeds, after 0, 1, 3 and 10 moves: melanoma .994 .996 .996 .995, kidney .977 .983 .984
-# .985, flow cytometry .986 .985 .985 .981, whose outliers attract more landmarks with every move. A start by
-# k-means++ sends landmarks there at once and is worse everywhere: after 3 moves .993, .981 and .957.
+# Number of k-means iterations, starting from points drawn at random. Spearman correlations with the distances on the
+# graph over all points, after 0, 1, 3 and 10 iterations (2,000 landmarks, fixed scale, two seeds): melanoma .994 .996
+# .996 .995, kidney .977 .983 .984 .985, flow cytometry .986 .985 .985 .981. In flow cytometry, outliers attract more
+# landmarks with every iteration. A start by k-means++ places landmarks at outliers at once and is worse on all three
+# data sets: .993, .981 and .957 after 3 iterations.
 ITERATIONS = 3
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class CenterSearch:
-    """Finds the nearest of fixed centers.
+    """Exact search for the nearest of fixed centers.
 
-    By `Leaves`, or by plain differences where there is little to do. It is exact: of centers at the same distance in
-    float64 the first is the nearest.
+    If several centers are at the same distance in float64, the first of them counts as the nearest.
 
-    Attributes
+    Parameters
     ----------
     centers
         ``(n_centers, n_dimensions)``, float64.
@@ -88,15 +73,9 @@ class CenterSearch:
     (array([0, 1, 0]), array([ 0.04, 36.  ,  0.25]))
     """
 
-    centers: Float64
-
-    @classmethod
-    def for_many(cls, centers: Float64, n_points: int) -> CenterSearch:
-        """Return a search that so many points will ask in all, however few at a time."""
-        search = cls(centers)
-        if n_points * centers.size > FEW_VALUES:
-            _ = search._leaves
-        return search
+    def __init__(self, centers: Float64) -> None:
+        self.centers = centers
+        self._leaves = Leaves.from_centers(centers)
 
     def nearest(self, points: npt.NDArray[Any], n_threads: int) -> tuple[Int64, Float64]:
         """Return the nearest center of each point and its squared distance.
@@ -106,92 +85,63 @@ class CenterSearch:
         points
             ``(n_points, n_dimensions)``, finite.
         n_threads
-            Threads to use.
+            Number of threads.
 
         Returns
         -------
         indices, squares
-            ``(n_points,)`` each. A point's own do not depend on the other points.
+            Index of the nearest center and squared distance, ``(n_points,)`` each. The values of a point do not depend
+            on the other points.
         """
         indices, squares = np.empty(len(points), dtype=np.int64), np.empty(len(points))
-        few = len(points) * self.centers.size <= FEW_VALUES and "_leaves" not in self.__dict__
-        most = max(1, min(BLOCK, BLOCK_VALUES // points.shape[1], MOST_SQUARES // len(self.centers) if few else BLOCK))
-        # No thread without work, unless there is little, and as much for each.
+        most = max(1, min(BLOCK, BLOCK_VALUES // points.shape[1]))
+        # Every thread processes the same number of equal blocks, but no block is smaller than LEAST_BLOCK.
         n_blocks = n_threads * -(-len(points) // (n_threads * most))
         size = min(most, max(LEAST_BLOCK, -(-len(points) // max(1, n_blocks))))
-        if not few:
-            _ = self._leaves  # made here, not by every thread
-        find = self._by_differences if few else self._by_leaves
+        precision: type[np.floating[Any]] = np.float32 if points.dtype in (np.float16, np.float32) else np.float64
 
         def work(start: int) -> None:
-            block = _in_floats(points[start : start + size])
-            nearest = find(block)
+            block: FloatArray = np.ascontiguousarray(points[start : start + size], dtype=precision)
+            guess = self._leaves.nearest(block)
+            nearest = guess.nearest
+            for rows, centers in self._leaves.candidates(guess, PAIR_VALUES // block.shape[1]):
+                # All pairs of a row are in one batch; among centers at the same distance the first is taken.
+                apart = self._squares(block[rows], centers)
+                first = np.lexsort((centers, apart, rows))
+                first = first[np.diff(rows[first], prepend=-1) > 0]
+                nearest[rows[first]] = centers[first]
             indices[start : start + size] = nearest
-            for first in range(0, len(block), SQUARED):
-                rows = slice(first, first + SQUARED)
-                squares[start + first : start + first + len(block[rows])] = self._squares(block[rows], nearest[rows])
+            for first_row in range(0, len(block), SQUARED):
+                part = slice(first_row, first_row + SQUARED)
+                to = slice(start + first_row, start + first_row + len(block[part]))
+                squares[to] = self._squares(block[part], nearest[part])
 
         in_threads(work, range(0, len(points), size), n_threads)
         return indices, squares
 
-    @cached_property
-    def _leaves(self) -> Leaves:
-        return Leaves.from_centers(self.centers)
-
-    def _by_leaves(self, block: FloatArray) -> Int64:
-        guess = self._leaves.nearest(block)
-        for rows, centers in self._leaves.candidates(guess, PAIR_VALUES // block.shape[1]):
-            self._decide(block, rows, centers, guess.nearest)
-        return guess.nearest
-
-    def _by_differences(self, block: FloatArray) -> Int64:
-        with np.errstate(over="ignore"):
-            squares = cdist(block, self.centers, "sqeuclidean")
-            # SciPy adds up in another order, so that rounding may part equal ones or swap them.
-            limits = squares.min(axis=1, keepdims=True) * (1 + 4 * block.shape[1] * np.finfo(np.float64).eps)
-        nearest: Int64 = squares.argmin(axis=1)
-        near = squares <= limits
-        near[near.sum(axis=1) == 1] = False
-        rows, centers = np.nonzero(near)
-        self._decide(block, rows, centers, nearest)
-        return nearest
-
-    def _decide(self, block: FloatArray, rows: Intp, centers: Int64, nearest: Int64) -> None:
-        """Write the nearest of some centers for each of some rows, all pairs of a row together; of equals the first."""
-        squares = self._squares(block[rows], centers)
-        first = np.lexsort((centers, squares, rows))
-        first = first[np.diff(rows[first], prepend=-1) > 0]
-        nearest[rows[first]] = centers[first]
-
     def _squares(self, points: FloatArray, centers: Int64) -> Float64:
-        """Return the squared distances of points from a center each, ``(n_points,)``."""
+        """Return the squared distance of each point from its own center, ``(n_points,)``."""
         with np.errstate(over="ignore"):
             differences = points - self.centers[centers]
             return np.asarray(np.square(differences, out=differences).sum(axis=1))
 
 
-def _in_floats(points: npt.NDArray[Any]) -> FloatArray:
-    """Return points in single or double precision, whichever holds their values."""
-    single = points.dtype in (np.float16, np.float32)
-    return np.ascontiguousarray(points, dtype=np.float32 if single else np.float64)
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What single precision says about a block of points.
+    """Nearest centers of a block of points, computed in single precision.
 
     Attributes
     ----------
     nearest
-        ``(n_points,)``: the nearest center, or one of the nearest.
+        Nearest center of each point, or for an unsure point a center that may be nearest, ``(n_points,)``.
     unsure
-        Rows in which another center may be as near or nearer, in the order of their leaves.
+        Indices of the points for which another center may be as near or nearer, ordered by leaf.
     points, norms, bounds
-        ``(n_unsure, stride)``, ``(n_unsure,)`` and ``(3, n_unsure)``: those rows in the coordinates of the leaves, and
-        bounds of half the least square.
+        Unsure points in the coordinates of the leaves, their norms, and bounds on half of their squared distances,
+        ``(n_unsure, stride)``, ``(n_unsure,)`` and ``(3, n_unsure)``.
     far
-        Rows about which single precision says nothing.
+        Indices of the points that are outside the range of single precision.
     """
 
     nearest: Int64
@@ -205,19 +155,20 @@ class Guess:
 @final
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """Centers by leaves of neighbors, each with a box around it.
+    """Centers in the leaves of a tree; neighboring centers share a leaf, and a box surrounds each leaf.
 
     Attributes
     ----------
     order
-        ``(n_leaves * LANES,)``: the number of the center in each place; -1 where there is none.
+        Index of the center in each place of a leaf, ``(n_leaves * LANES,)``; -1 in unused places.
     origin, unit, rotation
-        How points become coordinates of single precision: ``(n_dimensions,)``; a power of two, so that nothing is
-        rounded; ``(stride, stride)``, zeros beyond, or empty for none.
+        Transformation of points to the coordinates of the leaves: the origin that is subtracted, ``(n_dimensions,)``;
+        the unit, a power of two, so that scaling rounds nothing; the rotation, padded with zeros to
+        ``(stride, stride)``, or empty for none.
     parts
         Tiles, boxes and radii, see `heatmover._base.compiled.centers`.
     cuts
-        Dimensions, values and children of the cuts, from the first cut on.
+        Dimension, value and two children of each cut of the tree, the root first.
     """
 
     order: Int64
@@ -229,10 +180,11 @@ class Leaves:
 
     @classmethod
     def from_centers(cls, centers: Float64) -> Leaves:
-        """Put centers ``(n_centers, n_dimensions)`` into leaves."""
+        """Build the leaves from centers ``(n_centers, n_dimensions)``."""
         from heatmover._base.compiled.centers import LANES, WIDTH
 
-        # Of many equal values around a few remote ones the median is near to the many, whose digits count.
+        # Subtract the median: a few remote centers would move the mean away from the other centers, and digits would be
+        # lost.
         origin = np.median(centers, axis=0)
         largest = float(np.abs(centers - origin).max()) or 1.0
         unit = float(np.exp2(np.ceil(np.log2(largest))))
@@ -242,7 +194,10 @@ class Leaves:
         placed = placed @ rotation if rotation.size else placed
         members, cuts = _cut(placed, LANES)
         parts = _parts(placed, members, centers.shape[1], LANES)
-        return cls(_places(members, LANES), origin, unit, rotation, parts, cuts)
+        order = np.full((len(members), LANES), -1, dtype=np.int64)
+        for leaf, rows in enumerate(members):
+            order[leaf, : rows.size] = rows
+        return cls(order.ravel(), origin, unit, rotation, parts, cuts)
 
     @property
     def n_leaves(self) -> int:
@@ -251,12 +206,12 @@ class Leaves:
 
     @cached_property
     def _rounding(self) -> Float32:
-        """Factors of the error of half a square in single precision, see decision 0033."""
+        """Factors that bound the rounding error of half a squared distance in single precision, see decision 0033."""
         epsilon = float(np.finfo(np.float32).eps)
         return np.array([(len(self.origin) + 8) * epsilon, 2 * epsilon], dtype=np.float32)
 
     def _in_range(self, sizes: Float32) -> Bool:
-        """Return for which points, by their norms, neither precision leaves its range."""
+        """Return whether the norm of each point is in the range of single and double precision."""
         if not LEAST < self.unit < LARGEST:
             return np.zeros(sizes.size, dtype=np.bool_)
         return np.asarray(sizes < min(FAR, LARGEST / self.unit))
@@ -287,7 +242,7 @@ class Leaves:
         return Guess(nearest, *doubt, np.flatnonzero(~known))
 
     def candidates(self, guess: Guess, most: int) -> Iterator[tuple[Intp, Int64]]:
-        """Yield rows and centers of which one may be the nearest, about ``most`` pairs or all of a row at a time."""
+        """Yield batches of about ``most`` pairs of a point and a center that may be nearest, point by point."""
         from heatmover._base.compiled.centers import candidates_by_leaves
 
         centers = np.flatnonzero(self.order >= 0)
@@ -307,7 +262,7 @@ class Leaves:
 
 
 def _axes(scaled: Float64, stride: int) -> Float64:
-    """Return the principal axes of points ``(n_points, n_dimensions)`` as columns; nothing in many dimensions."""
+    """Return the principal axes of points ``(n_points, n_dimensions)`` as columns; empty for too many dimensions."""
     n_dimensions = scaled.shape[1]
     if n_dimensions > MOST_ROTATED:
         return np.empty((0, 0))
@@ -318,7 +273,7 @@ def _axes(scaled: Float64, stride: int) -> Float64:
 
 
 def _cut(placed: Float64, size: int) -> tuple[list[Intp], tuple[Int32, Float32, Int32]]:
-    """Cut points across their widest direction until at most ``size`` are left; all leaves but few are full."""
+    """Divide points repeatedly along their widest dimension into leaves of at most ``size`` points, nearly all full."""
     members: list[Intp] = []
     dimensions: list[int] = []
     values: list[float] = []
@@ -344,70 +299,56 @@ def _cut(placed: Float64, size: int) -> tuple[list[Intp], tuple[Int32, Float32, 
     return members, (*cuts, np.array(children, dtype=np.int32).reshape(-1, 2))
 
 
-def _places(members: list[Intp], size: int) -> Int64:
-    order = np.full((len(members), size), -1, dtype=np.int64)
-    for leaf, rows in enumerate(members):
-        order[leaf, : rows.size] = rows
-    return order.ravel()
-
-
 def _parts(placed: Float64, members: list[Intp], n_dimensions: int, size: int) -> tuple[Float32, Float32, Float32]:
-    """Return tiles, boxes and radii of leaves in single precision; bounds are rounded outward."""
+    """Return tiles, boxes and radii of leaves in single precision, with bounds rounded outward."""
     n_leaves, stride = len(members), placed.shape[1]
-    tiles = np.empty((n_leaves, n_dimensions + 1, size), dtype=np.float32)
+    tiles = np.zeros((n_leaves, n_dimensions + 1, size), dtype=np.float32)
+    tiles[:, n_dimensions] = NOWHERE
     boxes, radii = np.empty((n_leaves, 3, stride), dtype=np.float32), np.empty(n_leaves, dtype=np.float32)
     for leaf, rows in enumerate(members):
         own = placed[rows]
         boxes[leaf, 0] = np.nextafter(own.min(axis=0).astype(np.float32), np.float32(-np.inf))
         boxes[leaf, 1] = np.nextafter(own.max(axis=0).astype(np.float32), np.float32(np.inf))
-        boxes[leaf, 2] = np.median(own, axis=0)  # one remote center does not take it away from the others
+        boxes[leaf, 2] = np.median(own, axis=0)  # one remote center would move the mean away from the others
         offsets = (own - boxes[leaf, 2]).astype(np.float32)
-        tiles[leaf] = center_tiles(offsets[:, :n_dimensions], size)
-        norm = np.sqrt(np.square(offsets.astype(np.float64)).sum(axis=1).max())
-        radii[leaf] = np.nextafter(np.float32(norm), np.float32(np.inf))
+        squares = np.square(offsets.astype(np.float64)).sum(axis=1)
+        tiles[leaf, :n_dimensions, : rows.size] = -offsets[:, :n_dimensions].T
+        tiles[leaf, n_dimensions, : rows.size] = squares / 2
+        radii[leaf] = np.nextafter(np.float32(np.sqrt(squares.max())), np.float32(np.inf))
     return tiles.reshape(n_leaves, -1), boxes, radii
-
-
-def center_tiles(offsets: Float32, size: int) -> Float32:
-    """Return a leaf of centers ``(n_centers, n_dimensions)``: negative, then half their squares, and nothing beyond."""
-    n_dimensions = offsets.shape[1]
-    tile = np.zeros((n_dimensions + 1, size), dtype=np.float32)
-    tile[n_dimensions] = NOWHERE
-    tile[:n_dimensions, : len(offsets)] = -offsets.T
-    tile[n_dimensions, : len(offsets)] = np.square(offsets.astype(np.float64)).sum(axis=1) / 2
-    return tile
 
 
 def k_means(
     nodes: FloatArray, counts: Int64, n_centers: int, n_iterations: int, rng: np.random.Generator, n_threads: int
 ) -> tuple[Float64, int]:
-    """Return centers and how many points were looked at to find them.
+    """Find centers by k-means on a random sample of the points.
 
     Parameters
     ----------
     nodes, counts
-        ``(n_nodes, n_dimensions)`` and ``(n_nodes,)``: the different points, sorted, and how many there are of each;
-        at least ``n_centers``, or an error says so.
+        Distinct points, sorted, and the number of copies of each, ``(n_nodes, n_dimensions)`` and ``(n_nodes,)``.
+        Fewer nodes than ``n_centers`` raise an error.
     n_centers, n_iterations
-        How many centers, and how often they move.
+        Number of centers, and of k-means iterations.
     rng, n_threads
-        Draws the points; to use.
+        Random generator that draws the points, and number of threads.
 
     Returns
     -------
     centers
-        ``(n_centers, n_dimensions)``. There may be some to which no point is nearest.
+        ``(n_centers, n_dimensions)``. Some centers may be nearest to no point.
     n_looked_at
-        Points drawn.
+        Number of points drawn.
     """
     if n_centers > len(nodes):
         raise InvalidInputError(
-            f"a different point for each of {n_centers:,} landmarks",
-            counted(int(counts.sum()), "point") + (f" of which {len(nodes)} differ" if counts.max() > 1 else ""),
+            f"at least {counted(n_centers, 'distinct point')}, one per landmark",
+            counted(int(counts.sum()), "point") + (f", {len(nodes):,} of them distinct" if counts.max() > 1 else ""),
             f"use at most {counted(len(nodes), 'landmark')}"
-            + in_python(", or join all points without any: Graph.from_points(points)"),
+            + in_python(", or build the graph without landmarks: Graph.from_points(points)"),
         )
-    # A race in which each runs as fast as there are copies of it: the first are drawn in proportion, without repeats.
+    # Draw arrival times from exponential distributions whose rates are the numbers of copies. The points that arrive
+    # first are a weighted sample without replacement.
     first = np.argsort(rng.exponential(size=len(nodes)) / counts, kind="stable")[:n_centers]
     centers = np.asarray(nodes[first], dtype=np.float64)
     looked_at = draw_by_mass(counts, PER_LANDMARK * n_centers, rng)
@@ -419,7 +360,7 @@ def k_means(
 
 
 def _move(sample: FloatArray, weights: Float64, centers: Float64, n_threads: int) -> Float64:
-    """Return the mean of the points nearest to each center; one without points goes to a point far from its own."""
+    """Return the mean of the points nearest to each center; a center without points moves to a remote point."""
     nearest, squares = CenterSearch(centers).nearest(sample, n_threads)
     moved = move_centers(sample, nearest, centers, weights)
     empty = np.flatnonzero(np.bincount(nearest, minlength=len(centers)) == 0)
@@ -438,11 +379,11 @@ def move_centers(points: FloatArray, nearest: Int64, centers: Float64, weights: 
     points
         ``(n_points, n_dimensions)``.
     nearest
-        ``(n_points,)``: the center of each.
+        Nearest center of each point, ``(n_points,)``.
     centers
         ``(n_centers, n_dimensions)``.
     weights
-        ``(n_points,)``: how often each point counts, at least once; None for once.
+        Weight of each point, at least 1, ``(n_points,)``; None for weights of 1.
 
     Examples
     --------
@@ -457,30 +398,30 @@ def move_centers(points: FloatArray, nearest: Int64, centers: Float64, weights: 
 
 
 def means_or_same(sums: Float64, sizes: IntArray | Float64, centers: Float64) -> Float64:
-    """Return the means from sums ``(n_centers, n_dimensions)`` and sizes ``(n_centers,)``; of no points, the center."""
+    """Divide sums ``(n_centers, n_dimensions)`` by sizes ``(n_centers,)``; a center of size 0 stays in place."""
     means = sums / np.maximum(sizes, 1)[:, None]
     return np.where(sizes[:, None] > 0, means, centers)
 
 
 def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> Int64:
-    """Draw ``count`` times, each place as often as its share of the mass says, to within one (a systematic sample).
+    """Draw a systematic sample: the draws of each place are proportional to its mass, rounded up or down.
 
-    Places of equal mass are drawn at most once each, and a common factor of the masses changes nothing. Where there are
-    no more places than draws, nothing is drawn at random: the masses, as whole numbers, come back.
+    If all masses are equal, each place is drawn at most once. A common factor of the masses does not change the sample.
+    If there are at most ``count`` places, nothing is drawn at random, and the masses are returned as integers.
 
     Parameters
     ----------
     masses
         ``(n_places,)``, positive.
     count
-        How many draws.
+        Number of draws.
     rng
-        Puts the places into a random order; then every so many-th unit of mass is drawn.
+        Random generator that orders the places and chooses the first draw. The draws are equally spaced in mass.
 
     Returns
     -------
     ndarray of shape (n_places,)
-        How often each was drawn.
+        Number of times that each place was drawn.
 
     Examples
     --------

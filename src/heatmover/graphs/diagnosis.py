@@ -1,13 +1,14 @@
-"""What a graph looks like to the heat: components, degrees, spectral gap, and advice in plain words.
+"""Find components, near-cuts and the spectral gap of a graph, and give advice; called by `Graph` and by models.
 
-Near-cuts are parts of a graph that hang on the rest by so little that heat hardly ever passes. The conductance of a
-part is the affinity that leaves it over all that its points have. Of heat that is spread over a part as after infinite
-time, this share leaves in a step, and in t steps at most t times as much. So a part whose conductance is far below 1 /
-t is, for all diffusions up to t, as good as cut off.
+A near-cut is a part of a graph that is nearly disconnected from the rest, so that heat hardly ever enters or leaves it.
+The conductance of a part is the affinity between the part and the rest, divided by the total affinity of its points. If
+heat is distributed over a part as in equilibrium, the conductance is the share of this heat that leaves in one step,
+and at most t times this share leaves in t steps. So for all diffusions up to time t, a part whose conductance is far
+below 1 / t is practically disconnected.
 
-Parts are looked for in the tree of single linkage: edges are added from the heaviest to the lightest, and every set
-that holds together until a lighter class of edges comes is a candidate. The affinity that leaves each follows from
-sums up the tree, so that all candidates together cost about as much as sorting the edges.
+Candidates come from the single-linkage tree: edges are added class by class, from the heaviest to the lightest weights,
+and after each class every connected set is a candidate. Sums along the tree give the outgoing affinity of every
+candidate, so all candidates together cost about as much as sorting the edges.
 """
 
 from __future__ import annotations
@@ -25,50 +26,42 @@ from heatmover._base.readonly import frozen_view
 from heatmover._base.types import Bool, Float64, Int32, Int64
 from heatmover._base.words import counted, part_of, verb
 from heatmover.errors import Sentence, in_python
-from heatmover.graphs.spectrum import SlowMode, normalise, slowest_mode
+from heatmover.graphs.spectrum import SlowMode, normalize, slowest_mode
 
-__all__ = [
-    "FEWEST",
-    "NOTICEABLE",
-    "PASSES",
-    "Diagnosis",
-    "NearCut",
-    "NearCuts",
-    "by_sweep",
-    "diagnose",
-    "find_near_cuts",
-]
-
-# A part hangs by a thread if all that joins it weighs less than THIN against one of its points, and less than PASSES of
-# its heat leaves in the longest diffusion compared: measures on different sides are then within a twentieth of the
-# largest distance, wherever they lie on their side. Without THIN, heat that is compared after a few steps only, and has
-# got nowhere, would seem to be held up by a cut. Below THREAD the time does not matter: such a part can push the chosen
-# scales up to the time in which it mixes, and then nothing else is seen.
-# With these limits no part of 1 % of the points or more was found on eight shapes of 3,000 points, a simulated cohort
-# and five real ones (2,000 to 30,000 cells), all with the default graph; on the swiss roll with 15 neighbours there
-# were two (10 % each, on 1e-5 and 2e-4 of a point).
+# A part is nearly disconnected if its total outgoing affinity is less than THIN times the affinity of one of its
+# points, and if less than the share PASSES of its heat leaves in the longest diffusion. Then a measure inside and a
+# measure outside the part always differ by at least 95% of the largest distance. Without THIN, a part would seem cut
+# off merely because the longest diffusion has few steps. If the outgoing affinity is less than THREAD times the
+# affinity of a point, the number of steps does not matter: this part can raise the chosen scales to its own mixing
+# time, which hides all other differences.
+# With these limits and the default graph, no nearly disconnected part with 1% of the points or more was found on eight
+# shapes of 3,000 points, one simulated cohort and five real cohorts (2,000 to 30,000 cells). The swiss roll with 15
+# neighbors had two such parts (10% of the points each), whose outgoing affinities were 1e-5 and 2e-4 of the affinity of
+# a point.
 THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
-# The longest diffusion if none is given; shapes and cohorts had 2^2 to 2^14.
+# Number of steps of the longest diffusion if the caller gives none. Shapes and cohorts needed between 2^2 and 2^14
+# steps.
 STEPS = 2**13
-# Share of the points, or of the masses, below which a part is not worth a word.
+# Share of the points, or of the masses, below which a part is not reported.
 NOTICEABLE = 0.01
-# Fewer points are outliers, not a part of the data; in graphs of 30 points a pair has 7 % of them.
+# Smallest number of points of a part that is reported. Fewer points are outliers: in a graph of 30 points, a pair holds
+# 7% of the points.
 FEWEST = 5
 
 
 @final
 @dataclass(frozen=True)
 class NearCut:
-    """A part of a graph that is nearly cut off.
+    """A nearly disconnected part of a graph.
 
     Attributes
     ----------
     n_points
-        Its points.
+        Number of points in the part.
     conductance
-        Share of its heat, spread as after infinite time, that leaves it in a step.
+        Share of the part's heat, in equilibrium, that leaves it in one step.
     affinity
-        Sum of the affinities that join it to the rest.
+        Total affinity between the part and the rest.
     """
 
     n_points: int
@@ -79,32 +72,32 @@ class NearCut:
 @final
 @dataclass(frozen=True, eq=False)
 class NearCuts:
-    """A graph in parts that are nearly cut from each other.
+    """A division of a graph into nearly disconnected parts.
 
     Attributes
     ----------
     part
-        Part of each point, ``(n_points,)``, from 0 on.
+        Part of each point, numbered from 0, ``(n_points,)``.
     is_main
-        Whether a part is the largest of its component, ``(n_parts,)``.
+        Whether each part is the largest part of its component, ``(n_parts,)``.
     """
 
     part: Int64
     is_main: Bool
 
     def shares(self, masses: Float64) -> Float64:
-        """Return the share that each part has of masses ``(n_points,)``, ``(n_parts,)``; 0 for the main ones."""
+        """Return each part's share of the masses ``(n_points,)``, as an array ``(n_parts,)``; 0 for main parts."""
         return np.where(self.is_main, 0.0, np.bincount(self.part, masses) / masses.sum())
 
     def describe(
         self, affinity: sp.csr_array, symmetric: sp.csr_array, degree: Float64
     ) -> Iterator[tuple[int, NearCut]]:
-        """Yield every part but the main ones, and what it is like.
+        """Yield the number and the description of every part that is not main.
 
         Parameters
         ----------
         affinity
-            Of the graph, CSR ``(n_points, n_points)``.
+            Affinity of the graph, CSR ``(n_points, n_points)``.
         symmetric, degree
             As in `find_near_cuts`.
         """
@@ -120,24 +113,24 @@ class NearCuts:
 def find_near_cuts(
     symmetric: sp.csr_array, degree: Float64, steps: int | None = None, masses: Float64 | None = None
 ) -> NearCuts | None:
-    """Return the parts of a graph that hang on the rest of their component by a thread.
+    """Return the parts of a graph that are nearly disconnected from the rest of their component.
 
     Parameters
     ----------
     symmetric
-        S of `normalise`, CSR ``(n_points, n_points)``.
+        Normalized operator S of `normalize`, CSR ``(n_points, n_points)``.
     degree
-        Its degree, ``(n_points,)``, positive.
+        Degrees d of `normalize`, ``(n_points,)``, positive.
     steps
-        The longest diffusion compared; None for 2^13.
+        Number of steps of the longest diffusion compared; None for 2^13.
     masses
-        Of the points, ``(n_points,)``. If given, nothing may be found where no part has a `NOTICEABLE` share of them,
-        in half of the time.
+        Masses of the points, ``(n_points,)``. If given, parts that hold less than a `NOTICEABLE` share of the masses
+        may be omitted; if no larger part exists, the search takes half the time.
 
     Returns
     -------
     NearCuts or None
-        None if there are none.
+        None if no part is nearly disconnected.
     """
     degree, edges = _in_range(degree), _sorted_edges(symmetric)
     if masses is not None and not _noticeable_sets_merge(edges, masses):
@@ -149,7 +142,7 @@ def find_near_cuts(
     size = np.where(is_smaller, tree.size, tree.size[component] - tree.size)
     limit = np.where(is_smaller, tree.volume, other_volume) * _limit(size, steps)
     marked = (tree.up >= 0) & (tree.volume - tree.inside <= limit)
-    # Within a class of edges their order is arbitrary: only what is whole before the next class is a set of its own.
+    # The order of edges within a class is arbitrary, so only sets that exist after a whole class are candidates.
     marked &= tree.level > tree.level[tree.up]
     if not marked.any():
         return None
@@ -157,16 +150,17 @@ def find_near_cuts(
 
 
 def by_sweep(symmetric: sp.csr_array, degree: Float64, mode: Float64, steps: int | None = None) -> NearCuts | None:
-    """Return the two sides of the best cut between small and large values of a slow mode, or None if it is not near.
+    """Return the two sides of the best cut between small and large values of a slow mode, or None if it is no near-cut.
 
-    Finds threads of edges that are not lighter than some within the parts, which no order by weight shows.
+    A sweep finds cuts that single linkage cannot find: cuts through a few edges that are as heavy as the edges within
+    the parts.
 
     Parameters
     ----------
     symmetric, degree, steps
-        As in `find_near_cuts`, of a connected graph.
+        As in `find_near_cuts`, for a connected graph.
     mode
-        A function on the points that changes slowly along edges, ``(n_points,)``.
+        Function on the points that changes slowly along edges, ``(n_points,)``.
     """
     degree, order = _in_range(degree), np.argsort(mode, kind="stable")
     place = np.empty(order.size, dtype=np.int64)
@@ -188,7 +182,7 @@ def by_sweep(symmetric: sp.csr_array, degree: Float64, mode: Float64, steps: int
 
 @dataclass(frozen=True, eq=False)
 class _Linkage:
-    """The tree, points first: for each node that above it, its class, its volume, the weight inside, its points."""
+    """The single-linkage tree: each node's parent, edge class, volume, inner weight and size; the points come first."""
 
     up: Int64
     level: Int64
@@ -198,28 +192,28 @@ class _Linkage:
 
 
 class _Edges(NamedTuple):
-    """Entries of S above the diagonal, from the largest class to the smallest: rows, places; columns and bits of S."""
+    """Rows and positions of the entries of S above the diagonal, heaviest class first; columns, values, classes."""
 
     rows: Int32
     places: Int64
     columns: npt.NDArray[Any]
     data: Float64
-    bits: npt.NDArray[np.uint64]
+    classes: npt.NDArray[np.uint16]
 
 
 def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
-    from heatmover._base.compiled.traversals import sort_edges
-
-    # S is an edge as the walk sees it, relative to what its ends have.
+    # Edges are weighted by S, because the random walk depends on affinities relative to the degrees of both ends.
     data = np.ascontiguousarray(symmetric.data, dtype=np.float64)
-    bits = data.view(np.uint64)
-    starts, columns = frozen_view(symmetric.indptr), frozen_view(symmetric.indices)
-    rows, places = sort_edges(starts, columns, bits)
-    return _Edges(rows, places, columns, data, bits)
+    rows = np.repeat(np.arange(symmetric.shape[0], dtype=np.int32), np.diff(symmetric.indptr))
+    places = np.flatnonzero(symmetric.indices > rows)
+    # The 16 leading bits of a float are its exponent and 4 bits of its fraction; NumPy sorts 16-bit integers by radix.
+    classes = (data.view(np.uint64) >> np.uint64(48)).astype(np.uint16)
+    places = places[np.argsort(~classes[places], kind="stable")]
+    return _Edges(rows[places], places, frozen_view(symmetric.indices), data, classes)
 
 
 def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
-    """Return whether an edge ever joins two sets that both have a `NOTICEABLE` share of the masses."""
+    """Return whether any edge joins two sets that both have a `NOTICEABLE` share of the masses."""
     from heatmover._base.compiled.traversals import large_sets_merge
 
     least, parent = NOTICEABLE * float(masses.sum()), np.arange(masses.size, dtype=np.int64)
@@ -227,7 +221,7 @@ def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
 
 
 def _lowest_marked(up: Int64, marked: Bool) -> Int64:
-    """Return the lowest marked node at or above each node, or the highest one if none is."""
+    """Return the lowest marked node at or above each node, or its root if none is marked."""
     from heatmover._base.compiled.traversals import lowest_marked
 
     top = np.arange(up.size, dtype=np.int64)
@@ -253,12 +247,12 @@ def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkag
 
 
 def _in_range(degree: Float64) -> Float64:
-    """Return degrees up to 1; their unit, which may be as small as a float can be, does not matter."""
+    """Return degrees divided by the largest, because their unit is arbitrary and may be extremely small."""
     return np.asarray(degree / degree.max())
 
 
 def _limit(size: npt.NDArray[Any], steps: int | None) -> Float64:
-    """Return the largest conductance of a part of so many points that hangs by a thread."""
+    """Return the largest conductance at which a part of ``size`` points counts as nearly disconnected."""
     per_point = 1 / np.maximum(size, 1)
     return np.asarray(np.maximum(THREAD * per_point, np.minimum(THIN * per_point, PASSES / (steps or STEPS))))
 
@@ -266,7 +260,7 @@ def _limit(size: npt.NDArray[Any], steps: int | None) -> Float64:
 def _parts(label: Int64, component: npt.NDArray[Any], degree: Float64) -> NearCuts:
     _, first, part = np.unique(label, return_index=True, return_inverse=True)
     volume, size, whole = np.bincount(part, weights=degree), np.bincount(part), component[first]
-    # The largest of each component comes first.
+    # The largest part of each component comes first.
     order = np.lexsort((first, -volume, -size, whole))
     is_main = np.zeros(first.size, dtype=bool)
     is_main[order[np.unique(whole[order], return_index=True)[1]]] = True
@@ -274,7 +268,7 @@ def _parts(label: Int64, component: npt.NDArray[Any], degree: Float64) -> NearCu
 
 
 def _leaving(matrix: sp.csr_array, part: Int64, factor: Float64) -> Float64:
-    """Return the sum of entries, times a factor at both ends, between each part and all others."""
+    """Return each part's sum of entries to other parts, each multiplied by the factors of its row and column."""
     rows = np.repeat(np.arange(part.size), np.diff(matrix.indptr))
     across = np.flatnonzero(part[rows] != part[matrix.indices])
     rows, columns = rows[across], matrix.indices[across]
@@ -282,62 +276,64 @@ def _leaving(matrix: sp.csr_array, part: Int64, factor: Float64) -> Float64:
     return np.asarray(np.bincount(part[rows], weights, int(part.max()) + 1), dtype=np.float64)
 
 
-# A point whose neighbours together weigh less than this against its own loop keeps its mass for more than
-# 2^13 steps: it is isolated for all practical purposes.
+# A point whose affinities to neighbors sum to less than this share of its self-loop keeps its mass for more than 2^13
+# steps, so it is practically isolated.
 WEAK = 1e-4
-# A gap known to this share is given as it is, any other as an upper bound.
+# A spectral gap with at most this relative error is reported as a value, any other as an upper bound.
 CONVERGED = 0.1
-# Indicators of parts that start the search for the slowest mode.
+# Maximal number of parts whose indicators start the search for the slowest mode.
 MOST_GUESSES = 8
-# Heat that mixes within two steps has no geometry to tell; pure noise in 2,000 dimensions had a gap of 0.59.
+# If the spectral gap is larger, heat mixes within two steps, and the graph shows no geometry. Pure noise in 2,000
+# dimensions had a gap of 0.59.
 STRUCTURELESS = 0.5
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Figures of a graph and what to do about them; ``print`` it.
+    """Properties of a graph, its problems, and advice; ``print`` shows a summary.
 
     Attributes
     ----------
     n_points, n_edges
-        Size: different points, and edges between them.
+        Number of distinct points, and of edges between them.
     n_components
-        Connected components; mass never passes from one to another.
+        Number of connected components; mass never moves from one to another.
     largest_component
-        Share of the points in the largest one.
+        Share of the points in the largest component.
     n_isolated
-        Points without any neighbour.
+        Number of points without any neighbor.
     n_weak
-        Points with neighbours so weak that their mass hardly ever leaves them.
+        Number of nearly disconnected points, whose affinities to neighbors are so small that mass hardly ever leaves.
     neighbors
-        Smallest, median and largest number of neighbours of a point.
+        Smallest, median and largest number of neighbors of a point.
     degree
         Smallest, median and largest sum of affinities of a point.
     near_cuts
-        Parts of several points that hang on the rest of their component by a thread, the largest first: how many
-        points, which share of their heat leaves in a step (conductance), the affinity that joins them. Advice
-        mentions those with five points and a hundredth of all or more.
+        Groups of at least two points that are nearly disconnected from the rest of their component, largest first, with
+        their number of points, conductance (share of their heat that leaves per step) and total affinity to the rest.
+        Advice mentions groups with at least five points and 1% of all points.
     spectral_gap
-        An upper bound of 1 minus the second largest eigenvalue of the diffusion operator, of the largest component; its
-        inverse is the least number of steps in which everything mixes.
+        Upper bound of 1 minus the second largest eigenvalue of the diffusion operator on the largest component. The
+        inverse is a lower bound of the number of steps in which heat mixes.
     spectral_gap_error
-        An eigenvalue lies within this distance of the one found. If this is small against the gap, the gap is more than
-        a bound: it is right.
+        Bound on the distance between the computed eigenvalue and the nearest true eigenvalue. If this error is small
+        compared with the gap, the gap is accurate and not only a bound.
     lowest_eigenvalue
-        About the smallest eigenvalue of the same operator; at -1 heat swings between two halves and never settles.
+        Approximate smallest eigenvalue of the diffusion operator on the largest component; at -1 heat alternates
+        between two halves and never settles.
     advice
-        What to do, most important first; empty if all is well.
+        Recommended actions, most important first; empty if there is no problem.
     n_copies
-        Points that are equal to another and share its node.
+        Number of points that equal another point and share its node.
 
     Examples
     --------
     >>> from heatmover.graphs import Graph
     >>> print(Graph.from_grid((8, 8)).diagnose())
     64 points, ... edges, one component.
-    Neighbours per point: 8 to 24, median 17.
-    Spectral gap about ...: everything mixes in about ... steps.
-    All is well.
+    Neighbors per point: 8 to 24, median 17.
+    Spectral gap about ...: heat mixes in about ... steps.
+    No problems found.
     """
 
     n_points: int
@@ -357,13 +353,13 @@ class Diagnosis:
 
     @property
     def converged(self) -> bool:
-        """Whether the spectral gap is known to a tenth; if not it is an upper bound."""
+        """Whether the spectral gap is accurate to 10%; otherwise it is an upper bound."""
         return self.spectral_gap_error <= CONVERGED * self.spectral_gap
 
     @property
     def mixing_steps(self) -> float | None:
-        """Steps in which everything mixes, at least 1, or if not `converged` a lower bound; None if it never does."""
-        # Whichever end of the spectrum is nearer to 1 in size decides.
+        """Number of steps in which heat mixes, at least 1 (a lower bound unless `converged`); None if never."""
+        # Mixing depends on the eigenvalue with the largest absolute value, which may be at either end of the spectrum.
         gap = min(self.spectral_gap, 1 + self.lowest_eigenvalue)
         return max(1 / gap, 1.0) if gap > 1e-12 else None
 
@@ -374,17 +370,19 @@ class Diagnosis:
         points = f"{self.n_points:,}{copies if self.n_copies else ' points'}"
         lines = [
             f"{points}, {counted(self.n_edges, 'edge')}, {parts}.",
-            f"Neighbours per point: {low:,} to {high:,}, median {median:g}.",
+            f"Neighbors per point: {low:,} to {high:,}, median {median:g}.",
         ]
         if self.mixing_steps is not None:
-            what = "everything" if self.n_components == 1 else "the largest component"
+            where = "" if self.n_components == 1 else " in the largest component"
             many = self.mixing_steps >= 1e6
             steps = f"{self.mixing_steps:.1e} steps" if many else counted(round(self.mixing_steps), "step")
             if self.converged:
-                lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: {what} mixes in about {steps}.")
+                lines.append(f"Spectral gap about {1 / self.mixing_steps:.2g}: heat mixes{where} in about {steps}.")
             else:
-                lines.append(f"Spectral gap at most {1 / self.mixing_steps:.2g}: {what} mixes in {steps} or more.")
-        return "\n".join([*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "All is well."])
+                lines.append(f"Spectral gap at most {1 / self.mixing_steps:.2g}: heat mixes{where} in {steps} or more.")
+        return "\n".join(
+            [*lines, *(f"- {line}" for line in self.advice)] if self.advice else [*lines, "No problems found."]
+        )
 
 
 def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, steps: int | None = None) -> Diagnosis:
@@ -397,7 +395,7 @@ def diagnose(affinity: sp.csr_array, *, recall: float = 1.0, steps: int | None =
     sizes = np.bincount(component)
     isolated = neighbors == 0
     weak = ~isolated & (degree - loops < WEAK * loops)
-    cuts, slow = _look_at_parts(affinity, ~isolated, component, steps)
+    cuts, slow = _examine_parts(affinity, ~isolated, component, steps)
     figures = {
         "n_points": n_points,
         "n_components": int(n_components),
@@ -433,16 +431,17 @@ def _advice(
     if n_isolated:
         many = "their mass never moves. Remove them if they are outliers"
         lines.append(
-            f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbour: "
+            f"{counted(n_isolated, 'point')} {verb(n_isolated, 'has', 'have')} no neighbor: "
             f"{verb(n_isolated, 'its mass never moves. Remove it if it is an outlier', many)}, "
-            f"or use more neighbours{in_python(' or a larger radius')}."
+            f"or use more neighbors{in_python(' or a larger radius')}."
         )
     if others > 1:
         lines.append(
-            f"{counted(others, 'component')} have several points (the largest holds "
+            f"{counted(others, 'component')} contain several points (the largest contains "
             f"{part_of(round(largest_component * n_points), n_points, 'point')}): "
-            "measures in different components are infinitely far apart in truth and at the largest possible distance "
-            "here. Use more neighbours to join them, or leave it if the groups are real."
+            "the exact distance between measures in different components is infinite, and heatmover returns the "
+            "largest possible distance. Use more neighbors to join the components, or ignore this if the groups are "
+            "real."
         )
     if n_weak:
         weak = "their mass hardly moves. Remove them if they are outliers"
@@ -454,7 +453,7 @@ def _advice(
         )
     if recall < 0.9:
         lines.append(
-            f"The approximate search found {recall:.0%} of the true neighbours. Reduce the points to a few dozen "
+            f"The approximate search found {recall:.0%} of the true neighbors. Reduce the points to a few dozen "
             "principal components first"
             + in_python(", or make the graph with Graph.from_points(points, neighbors='exact')")
             + "."
@@ -466,13 +465,13 @@ def _spectral_advice(n_points: int, gap: float, lowest: float) -> list[str]:
     lines = []
     if lowest < -1 + 1e-6:
         lines.append(
-            "Heat swings between two halves of the graph and never settles, because no point has a loop and every "
-            "cycle is even. Make the graph with Graph.from_affinity(affinity, lazy=True)."
+            "Heat alternates between two halves of the graph without end, because no point has a self-loop and "
+            "every cycle is even. Make the graph with Graph.from_affinity(affinity, lazy=True)."
         )
     if gap > STRUCTURELESS and n_points > 30:
         lines.append(
-            f"Everything mixes in about {counted(round(max(1 / gap, 1)), 'step')}: there is hardly any structure. "
-            "Use fewer neighbours, or reduce the points to a few dozen principal components first."
+            f"Heat mixes in about {counted(round(max(1 / gap, 1)), 'step')}, so the graph has hardly any structure. "
+            "Use fewer neighbors, or reduce the points to a few dozen principal components first."
         )
     return lines
 
@@ -482,29 +481,29 @@ def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
     if not cuts:
         return []
     many, largest = len(cuts), cuts[0]
-    parts = "A part hangs" if many == 1 else f"{many} parts hang"
     which = "it has" if many == 1 else "the largest has"
     return [
-        f"{parts} on the rest by a thread ({which} {part_of(largest.n_points, n_points, 'point')}, "
-        f"joined by affinities of {largest.affinity:.1e} in sum; {largest.conductance:.1e} of its heat leaves in "
-        "a step): measures on different sides look about as far apart as if nothing joined them. Use more neighbours"
+        f"{counted(many, 'group')} of points {verb(many, 'is', 'are')} nearly disconnected from the rest ({which} "
+        f"{part_of(largest.n_points, n_points, 'point')}, joined to the rest by a total affinity of "
+        f"{largest.affinity:.1e}; {largest.conductance:.1e} of its heat leaves per step): measures on different sides "
+        "look about as far apart as measures in different components. Use more neighbors"
         + in_python(", kernel='adaptive' or a larger bandwidth")
-        + ", or leave it if the groups are real."
+        + ", or ignore this if the groups are real."
     ]
 
 
-def _look_at_parts(
+def _examine_parts(
     affinity: sp.csr_array, joined: Bool, component: Int32, steps: int | None
 ) -> tuple[tuple[NearCut, ...], SlowMode]:
-    """Return the near-cuts of all points with neighbours, and the slowest mode of the largest component."""
+    """Return the near-cuts among all points with neighbors, and the slowest mode of the largest component."""
     if not joined.any():
         return (), SlowMode(0.0, 0.0, 0.0, np.zeros(1))
     part = affinity if joined.all() else sp.csr_array(affinity[joined][:, joined])
-    symmetric, degree = normalise(part, 1.0)
+    symmetric, degree = normalize(part, 1.0)
     cuts = find_near_cuts(symmetric, degree, steps)
     where = component[joined]
     largest = where == np.argmax(np.bincount(where))
-    within = (symmetric, degree) if largest.all() else normalise(sp.csr_array(part[largest][:, largest]), 1.0)
+    within = (symmetric, degree) if largest.all() else normalize(sp.csr_array(part[largest][:, largest]), 1.0)
     slow = slowest_mode(*within, None if cuts is None else _indicators(cuts, largest))
     several = _several(cuts, part, symmetric, degree)
     if not several:
@@ -516,7 +515,7 @@ def _look_at_parts(
 def _several(
     cuts: NearCuts | None, affinity: sp.csr_array, symmetric: sp.csr_array, degree: Float64
 ) -> tuple[NearCut, ...]:
-    """Return the parts of several points, the largest first."""
+    """Return the parts with at least two points, the largest first."""
     if cuts is None:
         return ()
     parts = [part for _, part in cuts.describe(affinity, symmetric, degree) if part.n_points > 1]
@@ -524,7 +523,7 @@ def _several(
 
 
 def _indicators(cuts: NearCuts, inside: Bool) -> Float64 | None:
-    """Return the indicators of the largest parts within one component, without its main one."""
+    """Return indicators of the largest parts of one component, without its main part; None if no such parts exist."""
     here = cuts.part[inside]
     counts = np.bincount(here[~cuts.is_main[here]], minlength=cuts.is_main.size)
     chosen = np.argsort(-counts, kind="stable")[:MOST_GUESSES]

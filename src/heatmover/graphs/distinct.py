@@ -1,4 +1,4 @@
-"""Merge equal points, add their masses and order nodes, independently of the order of the rows."""
+"""Merge equal points, add their masses and order nodes independently of the input order; arrays only."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ import scipy.sparse as sp
 
 from heatmover._base.types import FloatArray, Intp
 
-__all__ = ["distinct_points", "gather_masses", "mixed", "order_of_nodes"]
-
 Real = TypeVar("Real", bound=np.floating[Any])
 Points = npt.NDArray[Real]
 UInt64 = npt.NDArray[np.uint64]
 
-# How often nodes are told apart by their neighbours. Weights of a kernel differ from node to node at the first look.
-MOST_LOOKS = 16
-# Masses put in order at a time, so that they stay in the cache: 12 million took 0.2 s, all at once 0.7 s.
-AT_ONCE = 2**18
+# Maximal number of rounds that distinguish nodes by their neighbors. With kernel weights one round usually suffices.
+MOST_ROUNDS = 16
 
 
 def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
-    """Return the different points, sorted by their coordinates, and where each row is among them.
+    """Return the distinct points, sorted by their coordinates, and the node of each row.
 
     Parameters
     ----------
@@ -33,7 +29,7 @@ def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
     Returns
     -------
     nodes
-        ``(n_nodes, n_dimensions)``: sorted by the first coordinate, equal ones by the second, and so on.
+        ``(n_nodes, n_dimensions)``, sorted by the first coordinate, ties by the second, and so on.
     place
         ``(n_points,)``: the node of each row.
 
@@ -46,7 +42,7 @@ def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
     order = _sorted(points)
     nodes = points[order]
     new = np.ones(len(points), dtype=bool)
-    # Points without ties in their first coordinate, the usual case, are compared in no other.
+    # Points usually differ in their first coordinate; only ties are compared in the others.
     same = np.flatnonzero(nodes[1:, 0] == nodes[:-1, 0])
     new[1 + same] = (nodes[1 + same] != nodes[same]).any(axis=1)
     place = np.empty(len(points), dtype=np.intp)
@@ -55,12 +51,12 @@ def distinct_points(points: Points[Real]) -> tuple[Points[Real], Intp]:
 
 
 def _sorted(points: npt.NDArray[Any]) -> Intp:
-    """Return the order of rows by their coordinates, the first column first."""
+    """Return the order that sorts rows by the first column, ties by the second, and so on."""
     order = np.argsort(points[:, 0], kind="stable")
     first = points[order, 0]
     tied = np.zeros(len(points) + 1, dtype=bool)
     tied[1:-1] = first[1:] == first[:-1]
-    # A row is in a run of ties if it equals the one before it or the one after.
+    # A row is in a run of ties if its first coordinate equals the first coordinate of the row before or after it.
     runs = np.flatnonzero(tied[1:] | tied[:-1])
     if runs.size and points.shape[1] > 1:
         rows = order[runs]
@@ -83,7 +79,7 @@ def gather_masses(rows: Any, place: Intp, n_nodes: int) -> Any:
     Returns
     -------
     ndarray or csr_array
-        ``(n_measures, n_nodes)``, dense or CSR as it came.
+        ``(n_measures, n_nodes)``, dense or CSR like the input.
 
     Examples
     --------
@@ -99,32 +95,19 @@ def gather_masses(rows: Any, place: Intp, n_nodes: int) -> Any:
         return gather_masses(sp.csr_array(rows), place, n_nodes).toarray()
     nodes = place.astype(rows.indices.dtype)[rows.indices]
     moved = sp.csr_array((rows.data, nodes, rows.indptr), shape=(rows.shape[0], n_nodes))
-    moved = _in_order(moved)
+    # Two conversions sort the entries of every row by node and keep the order of entries at the same node. A sort of
+    # all entries took twenty times as long.
+    moved = moved.tocsc().tocsr()
     return moved if alone else _added(moved)
 
 
-def _in_order(rows: sp.csr_array) -> sp.csr_array:
-    """Put the entries of every row in the order of their nodes; those of one node keep theirs."""
-    indices, data = np.empty_like(rows.indices), np.empty_like(rows.data)
-    n_entries = max(AT_ONCE, 8 * rows.shape[1])
-    step = max(1, n_entries * rows.shape[0] // max(rows.nnz, 1))
-    for start in range(0, rows.shape[0], step):
-        offsets = rows.indptr[start : start + step + 1]
-        part = slice(offsets[0], offsets[-1])
-        shape = (offsets.size - 1, rows.shape[1])
-        # There and back: two passes, where a sort of all entries took twenty times as long.
-        block = sp.csr_array((rows.data[part], rows.indices[part], offsets - offsets[0]), shape=shape).tocsc().tocsr()
-        indices[part], data[part] = block.indices, block.data
-    return sp.csr_array((data, indices, rows.indptr), shape=rows.shape)
-
-
 def _added(rows: sp.csr_array) -> sp.csr_array:
-    """Add entries of the same row and node, which follow each other."""
+    """Add up entries of the same row and node, which are adjacent."""
     new = np.ones(rows.nnz, dtype=bool)
     new[1:] = rows.indices[1:] != rows.indices[:-1]
     new[rows.indptr[:-1][np.diff(rows.indptr) > 0]] = True
     starts = np.flatnonzero(new)
-    # By value within a node: a sum of floats depends on its order.
+    # Sort the masses of each node by value, because a floating-point sum depends on the order of its terms.
     shared = np.flatnonzero(~new | ~np.append(new[1:], True))
     data = rows.data.copy()
     data[shared] = data[shared[np.lexsort((data[shared], np.cumsum(new)[shared]))]]
@@ -133,24 +116,24 @@ def _added(rows: sp.csr_array) -> sp.csr_array:
 
 
 def _sums(data: FloatArray, starts: Intp) -> FloatArray:
-    """Return the sum of every run of sorted values; equal ones are multiplied, which rounds once."""
+    """Return the sum of each run of sorted values; a run of equal values is multiplied, which rounds only once."""
     ends = np.append(starts, data.size)[1:]
     equal = data[starts] == data[ends - 1]
     return np.where(equal, data[starts] * (ends - starts), np.add.reduceat(data, starts))
 
 
 def order_of_nodes(affinity: sp.csr_array) -> Intp:
-    """Return an order of the nodes that only their affinities decide, not the order in which they came.
+    """Return an order of the nodes that depends only on their affinities, not on the input order.
 
-    Nodes are told apart by a hash of their affinities, then by those of their neighbours, and so on (Weisfeiler and
-    Leman 1968): rounded to float32 first, so that a common factor, which rounds each affinity anew, hardly ever changes
-    the order. Only nodes between which this sees no difference, such as those of a ring with equal weights, keep the
-    order in which they came.
+    Nodes are distinguished by a hash of their affinities, then by the hashes of their neighbors, and so on (Weisfeiler
+    and Leman 1968). Affinities are first rounded to float32, because a common factor changes the last digits of float64
+    and should not change the order. Indistinguishable nodes, such as the nodes of a ring with equal weights, keep their
+    input order.
 
     Parameters
     ----------
     affinity
-        Symmetric CSR ``(n_nodes, n_nodes)``, indices sorted; the largest of each component is 1.
+        Symmetric CSR ``(n_nodes, n_nodes)`` with sorted indices; the largest affinity of each component is 1.
 
     Examples
     --------
@@ -166,14 +149,14 @@ def order_of_nodes(affinity: sp.csr_array) -> Intp:
 
 
 def _hashes(affinity: sp.csr_array, precision: npt.DTypeLike) -> UInt64:
-    """Return a number for each node that its affinities and those around it decide, rounded to a precision."""
+    """Hash each node's affinities, rounded to a precision, together with the hashes of its neighbors."""
     bits, loops = (
         np.ascontiguousarray(values.astype(precision), dtype=np.float64).view(np.uint64)
         for values in (affinity.data, affinity.diagonal())
     )
     hashes, n_different = mixed(loops), 0
-    for _ in range(MOST_LOOKS):
-        # Sums of whole numbers, which overflow the same way in any order.
+    for _ in range(MOST_ROUNDS):
+        # Integer sums are the same in any order, even if they overflow.
         ends = np.r_[np.zeros(1, dtype=np.uint64), np.cumsum(mixed(bits ^ hashes[affinity.indices]))]
         hashes = mixed(hashes + (ends[affinity.indptr[1:]] - ends[affinity.indptr[:-1]]))
         n_before, n_different = n_different, np.unique(hashes).size
@@ -183,7 +166,7 @@ def _hashes(affinity: sp.csr_array, precision: npt.DTypeLike) -> UInt64:
 
 
 def mixed(words: UInt64) -> UInt64:
-    """Return words whose every bit depends on all of the given one's (the finaliser of splitmix64)."""
+    """Mix 64-bit words so that every output bit depends on all input bits (the finalizer of splitmix64)."""
     with np.errstate(over="ignore"):
         words = words + np.uint64(0x9E3779B97F4A7C15)
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

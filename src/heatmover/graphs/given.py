@@ -1,12 +1,11 @@
-"""Check affinities and distances that a caller has computed, and recognize one that is given as the other.
+"""Check affinities and distances that users pass to `Graph`, and recognize distances passed as affinities.
 
-`looks_like_distances` judges by how small and large values lie together.
-
-In an affinity strong ties are transitive: of three points, two strong ties make the third strong. In a distance small
-values are: the triangle inequality. Values in no order at all are neither. So a matrix is taken for distances if it
-keeps the triangle inequality where the same values in another order would break it many times, or if it is of negative
-type, as distances in Euclidean space, sums of absolute differences and cosine distances are. Where few pairs have a
-value, points that share neighbours have the large affinities, but the small distances.
+`looks_like_distances` decides from the pattern of small and large values. In an affinity matrix large values are
+transitive: if two of three pairs have large values, the third pair has one too. In a distance matrix small values are
+transitive, by the triangle inequality. Random values have neither property. A matrix is therefore treated as distances
+if its values satisfy the triangle inequality and a random permutation of these values violates the inequality many
+times. A matrix of negative type, such as a matrix of Euclidean, L1 or cosine distances, is treated as distances too. In
+a sparse matrix, points that share neighbors have large affinities, but small distances.
 """
 
 from __future__ import annotations
@@ -23,39 +22,44 @@ from heatmover._base.words import counted, verb
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.kernels import TIE, Neighbors, Search, middle_of_rows
 
-__all__ = ["check_affinity", "check_count", "given_neighbors", "looks_like_distances"]
-
-# What to do with distances.
+# Advice to users who pass distances as affinities.
 AFFINITY_OF_DISTANCES = "use Graph.from_distances(distances), or Graph.from_points(points) on the points themselves"
 
-Verdict = Literal["no", "probably", "surely"]
+Verdict = Literal["no", "probably", "certainly"]
 
-# Points looked at, of a full matrix and of one with few entries, and neighbours of each.
+# Number of points examined in a full matrix; numbers of points, and of neighbors per point, examined in a sparse
+# matrix.
 FULL_SAMPLE, SPARSE_SAMPLE, AROUND = 300, 200, 40
-# Points whose triangles are all looked at.
+# Number of points among which all triangles are examined.
 CORNERS = 120
-# A matrix counts as full with this share of its pairs; equal points have a distance of zero.
+# A matrix counts as full if it stores this share of all pairs. Distances between equal points are zero and not stored.
 FULL = 0.9
-# Fewer points say nothing, and with fewer than FEWEST_SPARSE chance may decide what neighbours share.
+# Fewer points than FEWEST give no evidence. Below FEWEST_SPARSE points, shared neighbors may be due to chance.
 FEWEST, FEWEST_SPARSE = 8, 50
-# Triangles that the values in random order break, at the least, for the triangle inequality to say something.
+# The triangle inequality is evidence only if the same values in random order violate it in at least this many
+# triangles.
 BROKEN = 12
-# What distances may be off: rounding, of the largest, as of numbers printed with two decimals, and of each in float32.
+# Tolerated errors of distances: PRINTED relative to the largest distance, as in numbers printed with two decimals, and
+# ROUNDING relative to each distance, as in float32.
 PRINTED, ROUNDING = 1e-2, 1e-5
-# Most negative eigenvalue that this leaves of a distance of negative type, of the largest.
+# Largest absolute ratio of the most negative to the largest eigenvalue that these errors may cause in distances of
+# negative type.
 NEGATIVE = 1e-2
-# Largest eigenvalue over the most negative one, once all that each point has by itself is taken out: sums of that are
-# metrics too, and a walk of four steps in 50 dimensions is like one. 420 full affinities of 12 to 400 points had 1.2 at
-# most, distances between more points than dimensions 1.5 and more.
+# Smallest absolute ratio of the largest to the most negative eigenvalue of distances, after removing point effects u_i
+# + u_j. Sums of point effects are metrics too, and affinities from a random walk of four steps in 50 dimensions
+# resemble them. 420 full affinities of 12 to 400 points had ratios of at most 1.2; distances between more points than
+# dimensions had at least 1.5.
 DISTANT = 1.5
-# Correlation between a value and the share of common neighbours. Distances to 6 or 15 nearest neighbours in 1 to 50
-# dimensions had -0.3 to -0.9, affinities of the same points (Gaussian, UMAP, shared neighbours) 0 or more, random
-# weights -0.26 or more; affinities over the roots of their sums down to -0.57, but these break triangles.
+# Largest rank correlation, for distances, between the value of a pair and its share of common neighbors. The
+# correlation was between -0.3 and -0.9 for distances to 6 or 15 nearest neighbors in 1 to 50 dimensions, at least 0 for
+# affinities of the same points (Gaussian, UMAP, shared neighbors), and at least -0.26 for random weights. Affinities
+# divided by the square roots of their row and column sums had correlations down to -0.57, but these affinities violate
+# the triangle inequality.
 FEWER_SHARED = -0.3
 
 
 def looks_like_distances(matrix: sp.csr_array) -> Verdict:
-    """Return whether a matrix that should hold affinities holds distances.
+    """Decide whether a matrix that should hold affinities holds distances.
 
     Parameters
     ----------
@@ -67,10 +71,10 @@ def looks_like_distances(matrix: sp.csr_array) -> Verdict:
     >>> points = np.random.default_rng(0).normal(size=(40, 3))
     >>> distances = np.linalg.norm(points[:, None] - points, axis=2)
     >>> looks_like_distances(sp.csr_array(distances)), looks_like_distances(sp.csr_array(np.exp(-distances)))
-    ('surely', 'no')
+    ('certainly', 'no')
     """
     n_points = matrix.shape[0]
-    # The one thing that all distances have in common is zero from a point to itself.
+    # The distance from a point to itself is zero.
     if n_points < FEWEST or matrix.nnz == 0 or matrix.diagonal().any():
         return "no"
     if matrix.data.max() <= matrix.data.min() * (1 + ROUNDING):
@@ -88,15 +92,15 @@ def _judge_full(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
     if not _far_from_each_other(dense):
         return "no"
     triangles = _all_triangles(dense[:CORNERS, :CORNERS])
-    return "surely" if _of_negative_type(dense) or _keeps_triangles(*triangles, rng) else "no"
+    return "certainly" if _of_negative_type(dense) or _keeps_triangles(*triangles, rng) else "no"
 
 
 def _far_from_each_other(dense: Float64) -> bool:
-    """Return whether points lie apart along a few directions, beside what each has by itself."""
+    """Return whether positive eigenvalues dominate after removing point effects, as they do in few dimensions."""
     n_points = len(dense)
     if n_points < 4:
         return False
-    # The least squares fit of u_i + u_j to the pairs, which then stands on the diagonal too.
+    # Fit u_i + u_j to all pairs by least squares. The diagonal contains no pairs, so it is set to 2 u_i.
     sums = dense.sum(axis=1)
     own = (sums - sums.sum() / (2 * (n_points - 1))) / (n_points - 2)
     values = _eigenvalues(dense + np.diag(2 * own))
@@ -109,13 +113,13 @@ def _of_negative_type(dense: Float64) -> bool:
 
 
 def _eigenvalues(dense: Float64) -> Float64:
-    """Return those of -J D J, J being the projection beside the constants: none is negative for Euclidean distances."""
+    """Return the eigenvalues of -J D J, where J removes constants; for Euclidean distances none is negative."""
     centered = dense - dense.mean(axis=0)
     return np.linalg.eigvalsh(-(centered - centered.mean(axis=1, keepdims=True)))
 
 
 def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
-    """Return the values of all pairs, and the three pairs of each triangle, ``(n_triangles, 3)``."""
+    """Return the values of all pairs, and the positions of each triangle's sides among them, ``(n_triangles, 3)``."""
     n_points = len(dense)
     place = np.zeros(dense.shape, dtype=np.intp)
     rows, columns = np.triu_indices(n_points, 1)
@@ -125,7 +129,7 @@ def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
 
 
 def _keeps_triangles(values: Float64, triangles: Intp, rng: np.random.Generator) -> bool:
-    """Return whether no triangle is broken that the same values in another order would break."""
+    """Return whether the values satisfy triangle inequalities that a random permutation of them violates."""
     return not _broken(values, triangles) and _broken(rng.permutation(values), triangles) >= BROKEN
 
 
@@ -144,12 +148,12 @@ def _judge_sparse(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
     if _broken(matrix.data, triangles):
         return "no"
     if _keeps_triangles(matrix.data, triangles, rng):
-        return "surely"
+        return "certainly"
     return "probably" if matrix.shape[0] >= FEWEST_SPARSE else "no"
 
 
 def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
-    """Return the places of the three sides of triangles, two of which are among those around a point."""
+    """Return the positions in ``matrix.data`` of the sides of triangles that have a corner at a sampled point."""
     places = sp.csr_array((np.arange(1, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape)
     triples = [np.empty((0, 3), dtype=np.intp)]
     for own in around:
@@ -160,8 +164,8 @@ def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
 
 
 def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -> float:
-    """Return the rank correlation, within points, between values and how many neighbours two points have in common."""
-    from scipy.stats import rankdata  # takes a third of a second to import
+    """Return the correlation of the values of pairs with shares of common neighbors, ranked within each point."""
+    from scipy.stats import rankdata  # the import takes a third of a second
 
     joined = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
     degree = np.diff(matrix.indptr)
@@ -177,21 +181,21 @@ def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -
     return float(product / np.sqrt(squares.prod())) if squares.all() else 0.0
 
 
-# Neighbours of each point among distances of all pairs, as many as among points.
+# Default number of neighbors for full matrices, the same as in `Graph.from_points`.
 NEIGHBORS = 30
-# Distances of a block that are looked at together, 64 MB.
+# Number of distances per block, 64 MB.
 AT_ONCE = 2**23
 
 
 def given_neighbors(distances: Any, n_neighbors: int | None) -> tuple[Neighbors, Intp]:
-    """Return the neighbours of every node, and the node of each point: points at a distance of zero are one node.
+    """Return the neighbors of every node, and the node of each point; points at distance zero share one node.
 
     Parameters
     ----------
     distances
-        ``(n_points, n_points)``: dense, or sparse with what is not stored being far.
+        ``(n_points, n_points)``, dense or sparse; pairs that a sparse matrix does not store are not neighbors.
     n_neighbors
-        How many of them; None for 30 of all, or for all that are stored.
+        Number of neighbors. None: 30 for a dense matrix, and all stored neighbors for a sparse matrix.
     """
     sparse = sp.issparse(distances)
     matrix = _check_stored(distances) if sparse else _check_full(distances)
@@ -217,12 +221,12 @@ def _check_full(distances: Any) -> Float64:
     rounding = max(1e-10, 100 * _epsilon(distances))
     off = np.abs(matrix - matrix.T)
     if off.max() > rounding * scale:
-        _refuse_asymmetry(float(off.max()))
+        _reject_asymmetry(float(off.max()))
     return matrix
 
 
 def _check_stored(distances: Any) -> sp.coo_array:
-    """Return distances with explicit zeros, but without those of points to themselves."""
+    """Return valid sparse distances with their stored zeros, without the diagonal."""
     check_sparse("distances", distances)
     _check_square(distances.shape)
     entries = sp.coo_array(distances)
@@ -244,7 +248,7 @@ def _check_stored(distances: Any) -> sp.coo_array:
     both = keys[at] == mirrored if keys.size else np.zeros(0, dtype=bool)
     off = np.abs(values - values[at])[both] if keys.size else np.zeros(0)
     if off.size and off.max() > max(1e-10, 100 * _epsilon(distances)) * values.max():
-        _refuse_asymmetry(float(off.max()))
+        _reject_asymmetry(float(off.max()))
     return sp.coo_array((values, (rows, columns)), shape=entries.shape)
 
 
@@ -260,9 +264,9 @@ def _check_square(shape: tuple[int, ...]) -> None:
 
 def _check_range(values: Float64, diagonal: Float64) -> None:
     if values.size and values.min() < 0:
-        raise InvalidInputError("non-negative distances", f"a smallest of {values.min():g}")
-    if values.size and values.max() > 1e150:  # its square must stay in the range of a float
-        raise InvalidInputError("distances below 1e150", f"a largest of {values.max():g}", "rescale them")
+        raise InvalidInputError("non-negative distances", f"a smallest value of {values.min():g}")
+    if values.size and values.max() > 1e150:  # the square must stay in the range of a float
+        raise InvalidInputError("distances below 1e150", f"a largest value of {values.max():g}", "rescale them")
     if diagonal.any():
         raise InvalidInputError(
             "distances, which are zero from a point to itself",
@@ -271,16 +275,16 @@ def _check_range(values: Float64, diagonal: Float64) -> None:
         )
 
 
-def _refuse_asymmetry(off: float) -> None:
+def _reject_asymmetry(off: float) -> None:
     raise InvalidInputError(
         "a symmetric distance",
         f"entries that differ from their mirror image by up to {off:g}",
-        "of neighbours leave out one of both; of all pairs use (D + D.T) / 2 if that is what you mean",
+        "for a neighbor graph, store each pair once; for a full matrix, use (D + D.T) / 2 if appropriate",
     )
 
 
 def check_count(n_neighbors: object, n_points: int) -> int:
-    """Return a number of neighbors that each of so many points can have, or raise."""
+    """Return the number of neighbors if it is valid for this number of points, or raise an error."""
     count = check_integer("n_neighbors", n_neighbors, minimum=1)
     if count >= n_points:
         raise InvalidInputError(
@@ -292,7 +296,7 @@ def check_count(n_neighbors: object, n_points: int) -> int:
 
 
 def _zeros(matrix: Any) -> sp.coo_array:
-    """Return the pairs at a distance of zero."""
+    """Return the pairs of points at distance zero."""
     if sp.issparse(matrix):
         equal = matrix.data == 0
         rows, columns = (part[equal] for part in matrix.coords)
@@ -302,7 +306,7 @@ def _zeros(matrix: Any) -> sp.coo_array:
 
 
 def _in_order_of_points(place: Any, n_nodes: int) -> Intp:
-    """Return the node of each point, nodes in the order of their first points."""
+    """Renumber nodes in the order of their first points and return the node of each point."""
     first = np.full(n_nodes, len(place))
     np.minimum.at(first, place, np.arange(len(place)))
     rank = np.empty(n_nodes, dtype=np.intp)
@@ -311,7 +315,7 @@ def _in_order_of_points(place: Any, n_nodes: int) -> Intp:
 
 
 def _between_nodes(matrix: sp.coo_array, place: Intp, n_nodes: int) -> sp.csr_array:
-    """Return the smallest stored distance between every two nodes, each row ascending."""
+    """Return the smallest stored distance between any two nodes, each row in ascending order."""
     rows, columns = (place[part] for part in matrix.coords)
     order = np.lexsort((matrix.data, columns, rows))
     order = order[(rows != columns)[order]]
@@ -331,9 +335,9 @@ def _of_stored(matrix: sp.csr_array, n_neighbors: int | None) -> tuple[sp.csr_ar
     few = np.flatnonzero(counts < n_neighbors)
     if few.size:
         raise InvalidInputError(
-            f"at least {counted(n_neighbors, 'stored distance')} of every point ({argument('n_neighbors')})",
+            f"at least {counted(n_neighbors, 'stored distance')} for every point ({argument('n_neighbors')})",
             f"{counted(few.size, 'point')} with fewer (the fewest: {int(counts.min())})",
-            f"lower {argument('n_neighbors')}, or leave it out to use all that are stored",
+            f"lower {argument('n_neighbors')}, or omit it to use all stored distances",
         )
     last = matrix.data[matrix.indptr[:-1] + n_neighbors - 1]
     row = np.repeat(np.arange(counts.size), counts)
@@ -344,7 +348,7 @@ def _of_stored(matrix: sp.csr_array, n_neighbors: int | None) -> tuple[sp.csr_ar
 
 
 def _of_full(matrix: Float64, k: int) -> tuple[sp.csr_array, Float64]:
-    """Return the k nearest others of every point and all that are as far as the last of them, each row ascending."""
+    """Return the k nearest neighbors of each point and all points tied with the last, each row in ascending order."""
     n_points = len(matrix)
     if k == 0:
         return sp.csr_array(matrix.shape), np.zeros(n_points)
@@ -366,7 +370,7 @@ def _of_full(matrix: Float64, k: int) -> tuple[sp.csr_array, Float64]:
 
 
 def check_affinity(affinity: Any) -> sp.csr_array:
-    """Return a copy of an affinity as symmetric CSR, float64, or raise if it is none."""
+    """Return a copy of an affinity matrix as symmetric CSR in float64, or raise an error if the matrix is invalid."""
     if not sp.issparse(affinity):
         affinity = check_matrix("affinity", affinity, finite=False)
     check_sparse("affinity", affinity)
@@ -390,32 +394,32 @@ def check_affinity(affinity: Any) -> sp.csr_array:
 
 
 def _check_kind(matrix: sp.csr_array) -> None:
-    """Raise if a symmetric matrix surely holds distances, and warn if it probably does."""
+    """Raise an error if a symmetric matrix certainly contains distances, and warn if it probably does."""
     verdict = looks_like_distances(matrix)
-    if verdict == "surely":
+    if verdict == "certainly":
         raise InvalidInputError(
-            "affinities, which are large between near points",
-            "values that must be distances: zero on the diagonal, and small where two points are near to a third",
+            "affinities, which are large between nearby points",
+            "values that must be distances: zero on the diagonal, and small between two points that are near a third",
             AFFINITY_OF_DISTANCES,
         )
     if verdict == "probably":
         warnings.warn(
-            "Expected affinities, which are large between near points, found values that are small between points with "
-            f"common neighbours, as distances are; if they are, {AFFINITY_OF_DISTANCES}.",
+            "Expected affinities, which are large between nearby points, found values that are small between points "
+            f"with common neighbors, as distances are; if they are distances, {AFFINITY_OF_DISTANCES}.",
             GraphWarning,
             stacklevel=4,
         )
 
 
 def _check_faintest(matrix: sp.csr_array) -> None:
-    """Raise if even the largest affinity of a point is so small that it has lost digits."""
+    """Raise an error if even the largest affinity of a point is too small for full precision."""
     largest = matrix.max(axis=1).toarray().ravel()
     faint = np.flatnonzero((largest > 0) & (largest < np.finfo(np.float64).tiny))
     if faint.size:
         raise InvalidInputError(
-            "affinities that a float holds with all digits",
-            f"{counted(faint.size, 'point')} whose largest is below 2.2e-308 (first: point {faint[0]})",
-            "multiply all affinities by one large number, which changes no result",
+            "affinities that float64 holds at full precision",
+            f"{counted(faint.size, 'point')} whose largest affinity is below 2.2e-308 (first: point {faint[0]})",
+            "multiply all affinities by one large constant, which does not change any result",
         )
 
 
@@ -426,16 +430,17 @@ def _without_zeros(matrix: Any) -> sp.csr_array:
 
 
 def _check_symmetry(matrix: sp.csr_array, precision: np.dtype[Any]) -> sp.csr_array:
-    """Return the mean of a matrix and its mirror image, or raise if they differ by more than rounding."""
+    """Return the mean of a matrix and its transpose, or raise an error if they differ by more than rounding errors."""
     difference = sp.coo_array(abs(matrix - matrix.T))
     if difference.nnz == 0:
         return matrix
-    # Against the largest entries of both rows: a faint corner of the graph may be asymmetric all by itself.
+    # Differences are judged relative to the largest entries of both rows, so that asymmetry among tiny affinities is
+    # detected too.
     scale = np.sqrt(matrix.max(axis=1).toarray().ravel())
     rounding = max(1e-10, 100 * np.finfo(precision).eps if precision.kind == "f" else 0)
     rows, columns = difference.coords
     if (difference.data > rounding * scale[rows] * scale[columns]).any():
-        # The distances to nearest neighbours are not symmetric either, and their mean would be no affinity.
+        # Stored distances to nearest neighbors are asymmetric too, and averaging them would not make an affinity.
         _check_kind(_without_zeros(matrix.maximum(matrix.T)))
         raise InvalidInputError(
             "a symmetric affinity",

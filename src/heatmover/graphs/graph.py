@@ -1,4 +1,4 @@
-"""`Graph`: an affinity from points, distances, affinities or a grid that never changes; equal points share a node."""
+"""Define `Graph`, a public, immutable value built from points, distances, affinities or a grid; touches no files."""
 
 from __future__ import annotations
 
@@ -45,34 +45,32 @@ from heatmover.graphs.metrics import find_metric
 from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
 from heatmover.graphs.spectrum import bipartite
 
-__all__ = ["Graph"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A weighted graph over points.
 
-    `Graph.from_points`, `Graph.from_distances`, `Graph.from_affinity` and `Graph.from_grid` make one.
+    Build a graph with `Graph.from_points`, `Graph.from_distances`, `Graph.from_affinity` or `Graph.from_grid`.
 
-    Equal points are one node. The nodes of points are sorted by their coordinates, and everything is computed in that
-    order, so that no result depends on the order of the points.
+    Equal points share one node. Nodes built from points are sorted by their coordinates, and everything is computed in
+    this order, so no result depends on the order of the points.
 
     Attributes
     ----------
     node_affinity
-        Between the nodes in their own order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, places of 32
-        bits if they suffice, read-only.
+        Affinity between the nodes in node order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, 32-bit
+        indices if they suffice, read-only.
     construction
-        How the graph was built, in words and numbers: algorithm, kernel, bandwidth, recall, ...
+        Description of how the graph was built: algorithm, kernel, bandwidth, recall, ...
     place
-        ``(n_points,)``: the node of each point, a row of ``node_affinity``; None if they are the same.
+        Row of ``node_affinity`` that belongs to each point, ``(n_points,)``; None if point i is node i.
 
     Examples
     --------
     >>> import numpy as np
     >>> points = np.random.default_rng(0).normal(size=(200, 3))
     >>> Graph.from_points(points, n_neighbors=10)
-    Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbours by tree)
+    Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbors by tree)
     """
 
     node_affinity: sp.csr_array
@@ -97,7 +95,7 @@ class Graph:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
-        return self  # immutable: estimators that are cloned share it
+        return self  # the graph is immutable, so cloned estimators can share it
 
     @classmethod
     def from_points(
@@ -113,44 +111,47 @@ class Graph:
         n_jobs: int | None = None,
         metric: str = "euclidean",
     ) -> Graph:
-        """Join every point with its nearest neighbours and weigh the edges by a kernel of their length.
+        """Build a nearest-neighbor graph from points; a kernel turns the length of each edge into its weight.
 
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``, finite. Equal points are one node, to which each brings its mass.
+            ``(n_points, n_dimensions)``, finite. Equal points share one node, and their masses are added.
         n_neighbors
-            Neighbours of each node, or all others if there are fewer; two nodes are joined if either is a neighbour of
-            the other. Nodes as far as the last neighbour (to 1e-9) are neighbours too, up to four times as many; where
-            still more are tied, a hash of both nodes decides.
+            Number of neighbors of each node, less than the number of points; if merging equal points leaves fewer
+            nodes, all other nodes are neighbors. Two nodes are joined if either is a neighbor of the other. Nodes tied
+            with the last neighbor (to 1e-9) are neighbors too, up to four times ``n_neighbors``. If even more nodes are
+            tied, a hash of both nodes selects among them.
         kernel
-            ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all, the paper's Eq. 4 and the right choice
+            ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all points, the paper's Eq. 4 and the right choice
             for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
-            magnitude. ``"box"``: 1 for every neighbour.
+            magnitude. ``"box"``: 1 for every neighbor.
         bandwidth
-            b. ``"auto"``: 1.5 times the median distance to the middle neighbour. For "adaptive" a factor on each
-            point's own distance to its middle neighbour.
+            The width b. ``"auto"``: 1.5 times the median distance to the middle neighbor (rank ``n_neighbors // 2``).
+            For the adaptive kernel, a number is a factor on each point's own distance to its middle neighbor.
         random_state
-            Seed of the sample that chooses the neighbour search, and of the approximate search.
+            Seed of the random sample that decides which search is used, and of the approximate search.
         neighbors
-            ``"tree"`` or ``"exact"`` (the true neighbors), ``"approximate"``, or
-            ``"auto"``: exact where that is fast. The choice, its reason and the recall measured are in `construction`.
+            Search for neighbors. ``"tree"`` and ``"exact"`` find the true neighbors, ``"approximate"`` finds nearly
+            all, and ``"auto"`` chooses an exact search where it is fast. `construction` records the choice, its reason
+            and the measured recall.
         radius
-            Join all points within this distance instead of a fixed number of neighbours; ``n_neighbors`` and
+            Distance within which all points are joined, instead of a fixed number of neighbors; ``n_neighbors`` and
             ``neighbors`` then have no effect.
         n_jobs
-            Threads; None for all cores. The result does not depend on it.
+            Number of threads; None for all cores. The result does not depend on it.
         metric
-            Of the distance d, by its name in scikit-learn. ``"euclidean"``; ``"cosine"`` (1 less the cosine of the
-            angle) and ``"correlation"`` (the same, of rows less their means), for which points of one direction are
-            equal; ``"haversine"``: the angle between latitudes and longitudes in radians; ``"manhattan"`` and
-            ``"chebyshev"``: the sum and the largest of the differences, found by a tree, which takes long for many
-            points of many dimensions. `Graph.from_distances` takes those of any other metric.
+            Metric of the distance d, named as in scikit-learn: ``"euclidean"``, ``"cosine"`` (1 minus the cosine of the
+            angle), ``"correlation"`` (1 minus the correlation), ``"haversine"`` (the angle between points given as
+            latitude and longitude in radians), ``"manhattan"`` (the sum of the absolute differences) or ``"chebyshev"``
+            (their maximum). Under cosine and correlation, points in the same direction are equal. Manhattan and
+            Chebyshev neighbors are always searched by a tree, which is slow for many points in many dimensions. For
+            other metrics use `Graph.from_distances`.
 
         Returns
         -------
         Graph
-            With ones on the diagonal of its affinity.
+            Graph whose affinity has ones on the diagonal.
 
         Examples
         --------
@@ -160,7 +161,7 @@ class Graph:
         (50, [5.0, 5.0, 5.0])
         >>> words = np.random.default_rng(0).normal(size=(200, 20))
         >>> Graph.from_points(words, n_neighbors=10, metric="cosine")
-        Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbours by tree, cosine distance)
+        Graph(200 points, ... edges; gaussian kernel, bandwidth ..., 10 neighbors by tree, cosine distance)
         """
         check_kernel(kernel, bandwidth)
         check_option("neighbors", neighbors, SEARCHES)
@@ -179,12 +180,7 @@ class Graph:
             support = within_radius(nodes, reach, order=how.order)
         else:
             support = k_nearest(
-                nodes,
-                min(count, len(nodes) - 1),
-                algorithm=neighbors,
-                rng=rng,
-                n_threads=n_threads,
-                order=how.order,
+                nodes, min(count, len(nodes) - 1), algorithm=neighbors, rng=rng, n_threads=n_threads, order=how.order
             )
         support.distances.data[:] = how.length(support.distances.data)
         support = replace(support, middle=how.length(support.middle))
@@ -201,7 +197,7 @@ class Graph:
         n_neighbors: int | None,
         source: dict[str, str],
     ) -> Graph:
-        """Weigh neighbours by a kernel; ``place`` is the node of each point. The distances are written over."""
+        """Weight neighbors by a kernel and overwrite their distances; ``place`` is the node of each point."""
         widths = choose_bandwidth(support.middle, kernel, bandwidth)
         n_nodes = support.distances.shape[0]
         construction = {
@@ -227,27 +223,28 @@ class Graph:
         kernel: KernelName = "gaussian",
         bandwidth: Bandwidth = "auto",
     ) -> Graph:
-        """Join every point with its nearest neighbours by distances that are known, and weigh the edges by a kernel.
+        """Build a nearest-neighbor graph from precomputed distances; a kernel turns distances into weights.
 
-        Kernel and bandwidth are those of `Graph.from_points`: on the same neighbours both make the same graph.
+        Kernel and bandwidth work as in `Graph.from_points`: the same neighbors give the same graph.
 
         Parameters
         ----------
         distances
-            ``(n_points, n_points)``, non-negative, zero from a point to itself. Dense: of all pairs, symmetric. SciPy
-            sparse: of neighbours, such as those of ``sklearn.neighbors.kneighbors_graph(points, 15, mode="distance")``
-            and of scanpy's ``obsp["distances"]``; pairs that are not stored are no neighbours, a pair may be stored for
-            either point or for both, and a stored zero is a distance. Points at a distance of zero are one node.
+            Distances ``(n_points, n_points)``, non-negative, zero from a point to itself. A dense matrix holds all
+            pairs and is symmetric. A SciPy sparse matrix holds distances between neighbors, for instance from
+            ``sklearn.neighbors.kneighbors_graph(points, 15, mode="distance")`` or scanpy's ``obsp["distances"]``: pairs
+            that are not stored are not neighbors, a pair may be stored once or in both directions, and a stored zero is
+            a distance. Points at distance zero share one node.
         n_neighbors
-            Neighbours of each node, and all that are as far as the last of them. None: 30, or all others if there are
-            fewer; of sparse distances all that are stored.
+            Number of neighbors of each node; nodes tied with the last neighbor are added. None: 30, or all other nodes
+            if there are fewer; for sparse distances, all stored neighbors.
         kernel, bandwidth
             As in `Graph.from_points`.
 
         Returns
         -------
         Graph
-            With ones on the diagonal of its affinity. Its nodes are in the order of the points.
+            Graph whose affinity has ones on the diagonal; its nodes are in the order of the points.
 
         Examples
         --------
@@ -269,20 +266,20 @@ class Graph:
 
     @classmethod
     def from_affinity(cls, affinity: Any, *, lazy: bool | None = None) -> Graph:
-        """Take a symmetric, non-negative affinity.
+        """Build a graph from a symmetric, non-negative affinity matrix.
 
         Parameters
         ----------
         affinity
-            ``(n_points, n_points)``, dense or SciPy sparse. A point without any affinity keeps its mass forever. A
-            common factor of all affinities of a component changes nothing. Distances are refused where they can be
-            told from affinities: they have zeros on the diagonal, and small values lie together as the triangle
-            inequality wants it.
+            Affinity ``(n_points, n_points)``, dense or SciPy sparse. A point without any affinity keeps its mass
+            forever. Multiplying all affinities of a component by a constant changes nothing. A matrix that is
+            recognized as distances, by zeros on the diagonal and the triangle inequality, raises an error.
         lazy
-            True: add a self-loop to every point, of the mean degree of its component, so that the walk stays where it
-            is about every other step. False: take the affinity as it is. None: add self-loops to bipartite components
-            (paths, trees, lattices without a diagonal) alone, and warn. On those heat alternates between two halves,
-            and distances are wrong: neighbours look farther apart than points two steps away.
+            True: add a self-loop to every point, with the mean degree of its component, so that the random walk stays
+            in place about every other step. False: use the affinity unchanged. None: add self-loops only to bipartite
+            components (paths, trees, lattices without a diagonal), with a warning. On bipartite components heat
+            alternates between two halves, and distances are wrong: neighbors seem farther apart than points two steps
+            away.
 
         Examples
         --------
@@ -313,20 +310,21 @@ class Graph:
         bandwidth: float = 1.5,
         reach: int | None = None,
     ) -> Graph:
-        """Join the nodes of a regular grid, such as the pixels of an image, in any dimension.
+        """Build a graph on a regular grid, such as the pixels of an image, in any dimension.
 
         Parameters
         ----------
         shape
-            Nodes along each axis; points are numbered as ``np.ravel`` numbers them.
+            Number of nodes along each axis; points are in the order of ``np.ravel``.
         spacing
-            Distance between neighbouring nodes, one number or one per axis.
+            Distance between neighboring nodes: one number, or one per axis.
         periodic
-            Let every axis wrap around.
+            If True, every axis wraps around.
         bandwidth
             Width of the Gaussian kernel in units of the smallest spacing.
         reach
-            Nodes to join with in each direction along each axis; default 2 in one or two dimensions, else 1.
+            Number of steps along each axis within which two nodes are joined; default 2 in one or two dimensions, else
+            1.
 
         Examples
         --------
@@ -339,15 +337,15 @@ class Graph:
         return cls(affinity, construction)
 
     def to_record(self) -> Record:
-        """Return the graph as a record that a store can hold."""
+        """Return the graph as a record that can be saved to disk."""
         places = {} if self.place is None else {"place": self.place.astype(np.int64, copy=False)}
-        # A list: the order of the entries is kept, and text may be anything.
+        # A list of pairs keeps the order of the entries, and keys may be any text.
         construction = [[key, plain(value)] for key, value in self.construction.items()]
         return Record({"construction": construction}, places, {"affinity": matrix_record(self.node_affinity)})
 
     @classmethod
     def from_record(cls, record: Record) -> Graph:
-        """Return the graph of a record, or raise if it is none."""
+        """Return the graph that a record holds, or raise an error if it holds none."""
         affinity = record.matrix("affinity")
         n_nodes = affinity.shape[0]
         if affinity.shape[1] != n_nodes or n_nodes == 0:
@@ -361,25 +359,25 @@ class Graph:
 
     @property
     def n_points(self) -> int:
-        """Number of points, copies included."""
+        """Number of points, including duplicates."""
         return self.n_nodes if self.place is None else int(self.place.size)
 
     @property
     def n_nodes(self) -> int:
-        """Number of different points."""
+        """Number of distinct points."""
         return int(self.node_affinity.shape[0])
 
     @property
     def n_edges(self) -> int:
-        """Number of edges between different points."""
+        """Number of edges between distinct points."""
         return int((self.node_affinity.nnz - np.count_nonzero(self.node_affinity.diagonal())) // 2)
 
     @cached_property
     def affinity(self) -> sp.csr_array:
-        """Affinity of the points in the order in which they came, CSR ``(n_nodes, n_nodes)``, float64, read-only.
+        """Affinity between the points in input order, CSR ``(n_nodes, n_nodes)``, float64, read-only.
 
-        Of equal points only the first is there: with copies it has fewer rows than there are points, and the row of
-        point i is ``nodes[i]``.
+        Equal points share one row, so there may be fewer rows than points. Rows are in the order in which the points
+        first occur; the row of point i is ``nodes[i]``.
         """
         if self.place is None:
             return self.node_affinity
@@ -392,7 +390,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> Intp:
-        """``(n_points,)``: the row of `affinity` that belongs to each point; 0, 1, 2, ... if no two are equal.
+        """Row of `affinity` for each point, ``(n_points,)``; 0, 1, 2, ... if no two points are equal.
 
         Examples
         --------
@@ -407,7 +405,7 @@ class Graph:
 
     @cached_property
     def first(self) -> Intp:
-        """``(n_nodes,)``: the first point of each node, in the nodes' own order."""
+        """First point of each node, ``(n_nodes,)``, in node order."""
         if self.place is None:
             return np.arange(self.n_nodes)
         first = np.empty(self.n_nodes, dtype=np.intp)
@@ -415,12 +413,12 @@ class Graph:
         return first
 
     def gather(self, masses: Any) -> Any:
-        """Bring masses of the points to the nodes: ``(n_measures, n_points)`` -> ``(n_measures, n_nodes)``.
+        """Sum the masses of points at each node: ``(n_measures, n_points)`` -> ``(n_measures, n_nodes)``.
 
         Parameters
         ----------
         masses
-            Dense or CSR; it comes back as it came, in the nodes' own order, masses of equal points added.
+            Masses, dense or CSR. The result has the same type, in node order.
 
         Examples
         --------
@@ -436,24 +434,25 @@ class Graph:
         return values if self.place is None else values[..., self.place]
 
     def share(self, masses: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give every point an equal part of its node's mass: ``(..., n_nodes)`` -> ``(..., n_points)``."""
+        """Divide each node's mass equally among its points: ``(..., n_nodes)`` -> ``(..., n_points)``."""
         if self.place is None:
             return masses
         return np.asarray((masses / np.bincount(self.place, minlength=self.n_nodes))[..., self.place])
 
     def diagnose(self, *, steps: int | None = None) -> Diagnosis:
-        """Look for what would make distances on this graph misleading, and say what to do.
+        """Check the graph for problems that would make distances misleading, and give advice.
 
         Parameters
         ----------
         steps
-            The longest diffusion that is compared, ``2**max_scale_`` of a fitted model: a part hangs by a thread if
-            hardly any of its heat leaves within as many. None for 2^13.
+            Number of steps of the longest diffusion, ``2**max_scale_`` of a fitted model; None for 2^13. A group of
+            points is nearly disconnected if hardly any of its heat leaves within this many steps.
 
         Returns
         -------
         Diagnosis
-            Components, isolated points, near-cuts, degrees, spectral gap, and advice in plain words; print it.
+            Components, isolated points, near-cuts, degrees, spectral gap, and advice in plain words; ``print`` shows
+            all of it.
 
         Examples
         --------
@@ -469,7 +468,7 @@ class Graph:
         words = f"{how.get('source', 'given')} affinity" if how.get("source") != "affinity" else "given affinity"
         if how.get("source") in ("points", "distances"):
             width = "" if how["bandwidth"] is None else f", bandwidth {how['bandwidth']:.3g}"
-            near = "neighbours" if how["n_neighbors"] is None else counted(how["n_neighbors"], "neighbour")
+            near = "neighbors" if how["n_neighbors"] is None else counted(how["n_neighbors"], "neighbor")
             words = f"{how['kernel']} kernel{width}, {near} by {how['neighbors']}"
             if how["source"] == "distances":
                 words = f"{how['kernel']} kernel{width}, given distances"
@@ -487,7 +486,7 @@ def _stored_construction(record: Record) -> dict[str, Any]:
     pairs = record.values.get("construction")
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise InvalidInputError("a stored construction of a graph", "something else")
-    # JSON has no tuples, and the shape of a grid is one.
+    # The shape of a grid is a tuple, which JSON stores as a list.
     return {str(key): tuple(value) if isinstance(value, list) else value for key, value in pairs}
 
 
@@ -498,30 +497,32 @@ def _freeze(matrix: sp.csr_array) -> sp.csr_array:
 
 
 def check_points(points: npt.ArrayLike) -> FloatArray:
-    """Return points in their own precision: a copy of millions in another would double the memory."""
+    """Return valid points in their own precision, because converting millions of points would double the memory."""
     array = check_matrix("points", points)
     largest = max(float(array.max()), -float(array.min()))
     if largest > 0 and not 1e-150 < largest < 1e150:  # squares of distances must stay in the range of a float
-        raise InvalidInputError("coordinates between 1e-150 and 1e150", f"a largest of {largest:g}", "rescale them")
+        raise InvalidInputError(
+            "coordinates between 1e-150 and 1e150", f"a largest value of {largest:g}", "rescale them"
+        )
     return array
 
 
 def _warn_of_bipartite(points: Bool, component: Int32) -> None:
     count, size = np.unique(component[points]).size, int(points.sum())
     warnings.warn(
-        f"Expected a walk that mixes, found {counted(count, 'bipartite component')} "
-        f"({part_of(size, points.size, 'point')}), where heat alternates between two halves; self-loops of the mean "
-        "degree were added there. Pass lazy=True to Graph.from_affinity to add self-loops to all points without this "
-        "warning, or lazy=False to add none.",
+        f"Expected a random walk that mixes, found {counted(count, 'bipartite component')} "
+        f"({part_of(size, points.size, 'point')}), where heat alternates between two halves; "
+        "self-loops of the mean degree were added to these points. Pass lazy=True to Graph.from_affinity to add "
+        "self-loops to all points without this warning, or lazy=False to add none.",
         GraphWarning,
         stacklevel=3,
     )
 
 
 def _with_loops(matrix: sp.csr_array, points: Bool, component: Int32) -> sp.csr_array:
-    """Add the mean degree of its component to the diagonal at each of the points."""
+    """Add a self-loop at each selected point, with the mean degree of the point's component."""
     owner = np.repeat(component, np.diff(matrix.indptr))
-    # In the order of their values, so that no bit of a sum depends on the order of the points.
+    # Sum in ascending order, so that sums are bit-identical for any order of the points.
     order = np.lexsort((matrix.data, owner))
     totals = np.bincount(owner[order], matrix.data[order], minlength=int(component.max()) + 1)
     sizes = np.bincount(component, minlength=totals.size)

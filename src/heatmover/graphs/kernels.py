@@ -1,4 +1,4 @@
-"""Neighbors with their distances, the kernels that make affinities of them, and the affinities of a regular grid."""
+"""Turn neighbor distances into affinities by a kernel, and compute the affinity of a grid; only `graphs` calls it."""
 
 from __future__ import annotations
 
@@ -15,47 +15,31 @@ from heatmover._base.validation import check_integer, check_number, check_option
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 
-__all__ = [
-    "KERNELS",
-    "TIE",
-    "Bandwidth",
-    "KernelName",
-    "Neighbors",
-    "Search",
-    "affinity_from_neighbors",
-    "check_kernel",
-    "choose_bandwidth",
-    "grid_affinity",
-    "middle_of_rows",
-    "narrow",
-]
-
-
-# Distances whose squares differ by this share are equal.
+# Distances that differ by at most this share count as equal.
 TIE = 1e-9
 
 KernelName = Literal["gaussian", "adaptive", "box"]
 Bandwidth = float | Literal["auto"]
 
-# Bandwidth = this factor times the median distance to the middle neighbour. Measured on the swiss roll, the S-curve and
-# the star (one seed): between 1 and 2 accuracy is flat; at 4 the swiss roll's layers leak into each other (Spearman
-# 0.99 -> 0.93).
+# The default bandwidth is this factor times the median distance to the middle neighbor. On the swiss roll, the S-curve
+# and the star (one seed), accuracy hardly changes for factors between 1 and 2. With a factor of 4, heat leaks between
+# the layers of the swiss roll, and the Spearman correlation falls from 0.99 to 0.93.
 BANDWIDTH_FACTOR = 1.5
 
 
 @dataclass(frozen=True)
 class Search:
-    """How neighbors were found.
+    """Description of a neighbor search: its algorithm, the reason for this algorithm, and its recall.
 
     Attributes
     ----------
     algorithm
-        ``"tree"`` and ``"exact"`` (by parts of the points) find the true neighbors, ``"approximate"`` nearly all,
-        ``"radius"`` all within a radius.
+        ``"tree"`` and ``"exact"`` (by clusters of points) find the true neighbors, ``"approximate"`` finds nearly all,
+        ``"radius"`` finds all within a radius.
     recall
-        Share of true neighbors found, measured on a sample; 1.0 if exact.
+        Share of true neighbors found, measured on a sample; 1.0 for an exact search.
     reason
-        Why this algorithm, in plain words.
+        Reason for this choice of algorithm, in words.
     """
 
     algorithm: str
@@ -70,12 +54,12 @@ class Neighbors:
     Attributes
     ----------
     distances
-        CSR ``(n_points, n_points)`` without the diagonal, each row ascending.
+        CSR ``(n_points, n_points)`` without the diagonal, each row in ascending order.
     middle
-        Distance to the middle neighbor, ``(n_points,)``; where that is zero up to rounding, to the first neighbor
-        at a larger distance; 0 if there is none.
+        Distance to the middle neighbor, ``(n_points,)``. If this distance is zero, the smallest positive distance to a
+        neighbor; 0 if no neighbor has a positive distance.
     search
-        How they were found.
+        Description of the search.
     """
 
     distances: sp.csr_array
@@ -86,7 +70,7 @@ class Neighbors:
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
     values: Float64 = distances.data
     with np.errstate(over="ignore"):  # the square of a far outlier may overflow; its affinity is 0
-        # In place: these arrays are among the largest of all.
+        # Divide in place, because these arrays are among the largest of a run.
         np.divide(values, widths[0], out=values)
         np.square(values, out=values)
     np.negative(values, out=values)
@@ -96,7 +80,7 @@ def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
 def _adaptive(distances: sp.csr_array, widths: Float64) -> Float64:
     row = np.repeat(np.arange(distances.shape[0]), np.diff(distances.indptr))
     with np.errstate(over="ignore"):
-        # Divided one by one: squares and products of small numbers underflow to 0 / 0.
+        # Divide by one width at a time, because products of small numbers underflow, which would give 0 / 0.
         return np.asarray(np.exp(-(distances.data / widths[row]) * (distances.data / widths[distances.indices])))
 
 
@@ -106,7 +90,7 @@ def _box(distances: sp.csr_array, widths: Float64) -> Float64:  # noqa: ARG001
     return values
 
 
-# They may write over the distances.
+# Kernels may overwrite the distances.
 KERNELS: dict[str, Callable[[sp.csr_array, Float64], Float64]] = {
     "gaussian": _gaussian,
     "adaptive": _adaptive,
@@ -115,7 +99,7 @@ KERNELS: dict[str, Callable[[sp.csr_array, Float64], Float64]] = {
 
 
 def check_kernel(kernel: KernelName, bandwidth: Bandwidth) -> None:
-    """Raise unless this is a kernel and a width for it."""
+    """Raise an error if the kernel or its bandwidth is invalid."""
     check_option("kernel", kernel, KERNELS)
     if isinstance(bandwidth, str):
         check_option("bandwidth", bandwidth, ["auto"])
@@ -124,17 +108,17 @@ def check_kernel(kernel: KernelName, bandwidth: Bandwidth) -> None:
 
 
 def choose_bandwidth(middle: Float64, kernel: KernelName, bandwidth: Bandwidth) -> Float64:
-    """Return the widths a kernel uses: one number, or one per point for the adaptive kernel.
+    """Return the widths that a kernel uses: one number, or one per point for the adaptive kernel.
 
     Parameters
     ----------
     middle
-        Distance of each point to its middle neighbour, ``(n_points,)``.
+        Distance of each point to its middle neighbor, ``(n_points,)``.
     kernel
         Name of the kernel.
     bandwidth
-        ``"auto"`` or a positive number: the width itself for "gaussian", a factor on the distance to the middle
-        neighbour for "adaptive"; "box" has no width.
+        ``"auto"`` or a positive number: the width itself for "gaussian", or a factor on the distance to the middle
+        neighbor for "adaptive". "box" has no width.
     """
     if kernel == "adaptive":
         factor = 1.0 if bandwidth == "auto" else float(bandwidth)
@@ -145,35 +129,31 @@ def choose_bandwidth(middle: Float64, kernel: KernelName, bandwidth: Bandwidth) 
 
 
 def _positive_median(middle: Float64) -> float:
-    """Return the median of the positive distances, or 1 where every neighbour of every point is a duplicate."""
+    """Return the median of the positive distances, or 1 if every neighbor of every point is a duplicate."""
     positive = middle[middle > 0]
     return float(np.median(positive)) if positive.size else 1.0
 
 
 def affinity_from_neighbors(
-    distances: sp.csr_array,
-    kernel: KernelName,
-    widths: Float64,
-    *,
-    overwrite: bool = False,
+    distances: sp.csr_array, kernel: KernelName, widths: Float64, *, overwrite: bool = False
 ) -> sp.csr_array:
-    """Turn distances to neighbours into a symmetric affinity with ones on the diagonal.
+    """Turn distances to neighbors into a symmetric affinity with ones on the diagonal.
 
     Parameters
     ----------
     distances
-        CSR ``(n_points, n_points)``; stored entries are neighbours, explicit zeros are duplicates.
+        CSR ``(n_points, n_points)``; every stored entry is a neighbor, and a stored zero is a duplicate.
     kernel
         Name of the kernel.
     widths
-        From `choose_bandwidth`.
+        Widths from `choose_bandwidth`.
     overwrite
-        Whether the distances are not needed any more and may be written over: a copy takes 12 bytes per neighbour.
+        If True, the distances are overwritten, which saves a copy of 12 bytes per neighbor.
 
     Returns
     -------
     csr_array
-        ``(n_points, n_points)``. A pair is joined if either is a neighbour of the other.
+        ``(n_points, n_points)``. A pair is joined if either is a neighbor of the other.
     """
     matrix = narrow(distances if overwrite else distances.copy())
     matrix.data = KERNELS[kernel](matrix, widths)
@@ -184,7 +164,7 @@ def affinity_from_neighbors(
 
 
 def narrow(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the same matrix with places of 32 bits where they suffice: SciPy makes them as wide as the widest given.
+    """Return the matrix with 32-bit indices where they suffice, because SciPy keeps wider indices than necessary.
 
     Examples
     --------
@@ -198,7 +178,7 @@ def narrow(matrix: sp.csr_array) -> sp.csr_array:
 
 
 def middle_of_rows(matrix: sp.csr_array, counts: Int64) -> Float64:
-    """Return `Neighbors.middle` of rows in ascending order, ``(n_points,)``, of the first so many entries of each."""
+    """Return `Neighbors.middle`, ``(n_points,)``, among the first ``counts`` entries of each ascending row."""
     offsets = matrix.indptr[:-1].astype(np.int64)
     row = np.repeat(np.arange(counts.size), np.diff(matrix.indptr))
     zeros = np.bincount(row[matrix.data == 0], minlength=counts.size)
@@ -209,14 +189,9 @@ def middle_of_rows(matrix: sp.csr_array, counts: Int64) -> Float64:
 
 
 def grid_affinity(
-    shape: Sequence[int],
-    *,
-    spacing: float | Sequence[float],
-    periodic: bool,
-    bandwidth: float,
-    reach: int | None,
+    shape: Sequence[int], *, spacing: float | Sequence[float], periodic: bool, bandwidth: float, reach: int | None
 ) -> tuple[sp.csr_array, dict[str, Any]]:
-    """Return the Gaussian affinity of a grid, CSR ``(n_points, n_points)``, and how it was built."""
+    """Return the Gaussian affinity of a grid, CSR ``(n_points, n_points)``, and a description of its construction."""
     sizes = _check_shape(shape)
     if not isinstance(periodic, bool | np.bool_):
         raise InvalidInputError("periodic to be True or False", repr(periodic))
@@ -224,20 +199,26 @@ def grid_affinity(
     width = check_number("bandwidth", bandwidth, above=0) * steps.min()
     span = (2 if len(sizes) <= 2 else 1) if reach is None else check_integer("reach", reach, minimum=1)
     if periodic and min(sizes) <= 2 * span:
-        # A shorter ring would meet the same neighbour from both sides.
+        # On a shorter ring a node would reach the same neighbor from both sides.
         raise InvalidInputError(
             f"periodic axes longer than {counted(2 * span, 'node')}", f"shape {sizes}", "use a smaller reach"
         )
     coordinates = np.indices(sizes).reshape(len(sizes), -1)
     offsets = [np.array(offset) for offset in product(range(-span, span + 1), repeat=len(sizes))]
-    pieces = [_edges(coordinates, offset, sizes, periodic=periodic) for offset in offsets]
+    limits, parts = np.array(sizes)[:, None], []
+    for offset in offsets:  # the nodes that have a neighbor at this offset, and the neighbor of each
+        target = coordinates + offset[:, None]
+        if periodic:
+            target %= limits
+        inside = ((target >= 0) & (target < limits)).all(axis=0)
+        parts.append((np.flatnonzero(inside), np.ravel_multi_index(tuple(target[:, inside]), sizes)))
     weights = [np.exp(-((offset * steps / width) ** 2).sum()) for offset in offsets]
-    values = np.concatenate([np.full(len(rows), w) for (rows, _), w in zip(pieces, weights, strict=True)])
-    rows = np.concatenate([rows for rows, _ in pieces])
-    columns = np.concatenate([columns for _, columns in pieces])
+    values = np.concatenate([np.full(len(rows), w) for (rows, _), w in zip(parts, weights, strict=True)])
+    rows = np.concatenate([rows for rows, _ in parts])
+    columns = np.concatenate([columns for _, columns in parts])
     n_points = int(np.prod(sizes))
     affinity = sp.csr_array((values, (rows, columns)), shape=(n_points, n_points))
-    affinity.eliminate_zeros()  # a narrow kernel underflows, and an edge without weight is none
+    affinity.eliminate_zeros()  # a narrow kernel underflows, and a zero weight means no edge
     affinity.sort_indices()
     return affinity, {
         "source": "grid",
@@ -248,24 +229,8 @@ def grid_affinity(
     }
 
 
-def _edges(
-    coordinates: Int64,
-    offset: Int64,
-    sizes: tuple[int, ...],
-    *,
-    periodic: bool,
-) -> tuple[Int64, Int64]:
-    """Return all nodes that have a neighbour at ``offset``, and those neighbours."""
-    target = coordinates + offset[:, None]
-    limits = np.array(sizes)[:, None]
-    if periodic:
-        target %= limits
-    inside = ((target >= 0) & (target < limits)).all(axis=0)
-    return np.flatnonzero(inside), np.ravel_multi_index(tuple(target[:, inside]), sizes)
-
-
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    # A bare number is a grid with one axis; the check of the axes says whether it is a whole number.
+    # A single number describes a grid with one axis; check_integer rejects it if it is not a whole number.
     sizes = tuple(shape) if np.iterable(shape) else (shape,)
     if not sizes:
         raise InvalidInputError("the shape of a grid with at least one axis", repr(shape))

@@ -1,4 +1,4 @@
-"""Landmarks: a few thousand centers that stand for millions of points, as the nodes of the graph."""
+"""Approximate millions of points by a few thousand landmarks, for users and studies; it touches no files."""
 
 from __future__ import annotations
 
@@ -31,27 +31,25 @@ from heatmover.graphs.graph import Graph, check_points
 from heatmover.graphs.kernels import Bandwidth, KernelName
 from heatmover.measures import Measures, distinct_labels, measures_from_weights
 
-__all__ = ["Histograms", "Landmarks", "find_landmarks"]
-
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Landmarks:
-    """Centers of k-means that stand for the points around them; `Landmarks.from_points` finds them.
+    """Landmarks that approximate many points by k-means centers; build them with `Landmarks.from_points`.
 
-    They become the nodes of the graph, and every sample becomes a histogram: the share of its points that is nearest
-    to each landmark. The cost of all that follows depends on the number of landmarks, no longer on that of points.
+    Landmarks become the nodes of the graph, and every sample becomes a histogram: the share of its points nearest to
+    each landmark. The cost of all later steps depends on the number of landmarks, not on the number of points.
 
     Attributes
     ----------
     centers
         ``(n_landmarks, n_dimensions)``, float64, read-only.
     counts
-        ``(n_landmarks,)``: points nearest to each landmark, at least one.
+        Number of points nearest to each landmark, at least one, ``(n_landmarks,)``.
     distortion
-        Mean squared distance of a point from its landmark.
+        Mean squared distance of the points from their landmarks.
     how
-        How they were found: number of points, of those that k-means looked at, iterations, ...
+        Description of the search: number of points, number of points used by k-means, iterations, ...
 
     Examples
     --------
@@ -94,24 +92,24 @@ class Landmarks:
         random_state: RandomState = 0,
         n_jobs: int | None = None,
     ) -> Landmarks:
-        """Find landmarks by k-means: from points drawn at random, each moves to the mean of the points nearest to it.
+        """Find landmarks by k-means, starting from points drawn at random.
 
-        It looks at 50 points per landmark, drawn at random, and counts all points in the end. For data larger than
-        memory pass such a draw, and then all points, chunk after chunk, to `histograms`.
+        k-means uses 50 points per landmark, drawn at random; all points are counted at the end. For data larger than
+        memory, pass a random sample here, and then all points, chunk by chunk, to `histograms`.
 
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``, finite, in any order; equal points count as often as they are there.
+            ``(n_points, n_dimensions)``, finite, in any order. Equal points count separately.
         n_landmarks
-            How many; at most the number of different points. Landmarks to which no point is nearest are left
-            out, so that a few fewer may come back.
+            Number of landmarks, at most the number of distinct points. Landmarks to which no point is nearest are
+            dropped, so the result may have a few landmarks fewer.
         n_iterations
-            Moves of k-means; 0 keeps the points drawn.
+            Number of k-means iterations; 0 uses points drawn at random as landmarks.
         random_state
-            Seed of the draw.
+            Seed of the random draw.
         n_jobs
-            Threads; None for all cores. The result does not depend on it.
+            Number of threads; None for all cores. The result does not depend on it.
 
         Examples
         --------
@@ -124,17 +122,19 @@ class Landmarks:
         ]
 
     def to_record(self) -> Record:
-        """Return the landmarks as a record that a store can hold."""
+        """Return the landmarks as a record that can be saved to disk."""
         values = {"distortion": float(self.distortion), "how": plain(self.how)}
         return Record(values, {"centers": self.centers, "counts": self.counts})
 
     @classmethod
     def from_record(cls, record: Record) -> Landmarks:
-        """Return the landmarks of a record, or raise if it holds none."""
+        """Return the landmarks that a record holds, or raise an error if it holds none."""
         centers = record.floats("centers", (None, None))
         counts = record.array("counts", np.int64, (len(centers),))
         if centers.dtype != np.float64 or centers.size == 0 or counts.min() < 1:
-            raise InvalidInputError("stored landmarks, each of at least one point", "others")
+            raise InvalidInputError(
+                "stored landmarks in float64 with at least one point each", "landmarks without points or another type"
+            )
         return cls(centers, counts, record.number("distortion"), record.mapping("how"))
 
     @property
@@ -143,20 +143,20 @@ class Landmarks:
         return len(self.centers)
 
     def assign(self, points: npt.ArrayLike, *, n_jobs: int | None = None) -> Int64:
-        """Return the nearest landmark of each point; of several at the same distance, the first.
+        """Return the nearest landmark of each point, the first one in a tie.
 
         Parameters
         ----------
         points
-            ``(n_points, n_dimensions)``, finite; any points in the space of the landmarks.
+            Any points in the space of the landmarks, ``(n_points, n_dimensions)``, finite.
         n_jobs
-            Threads; None for all cores.
+            Number of threads; None for all cores.
 
         Returns
         -------
         ndarray of shape (n_points,)
-            Exact, and the same for any division of the points into chunks. Beside the points and the result it
-            takes some 50 MB per thread.
+            Index of the nearest landmark of each point: exact, and the same for any division of the points into chunks.
+            The search needs about 50 MB per thread in addition to the points and the result.
         """
         return self.nearest(points, n_jobs=n_jobs)[0]
 
@@ -171,9 +171,9 @@ class Landmarks:
         Returns
         -------
         landmarks : ndarray of shape (n_points,)
-            int64.
+            Index of the nearest landmark, int64.
         squares : ndarray of shape (n_points,)
-            float64.
+            Squared distance to this landmark, float64.
 
         Examples
         --------
@@ -185,7 +185,7 @@ class Landmarks:
         return self._search.nearest(self.check_points(points), check_threads(n_jobs))
 
     def check_points(self, points: npt.ArrayLike) -> FloatArray:
-        """Return points ``(n_points, n_dimensions)`` as a float array in their own precision, or raise."""
+        """Return points ``(n_points, n_dimensions)`` as a float array in their own precision, or raise an error."""
         array = check_points(points)
         if array.shape[1] != self.centers.shape[1]:
             raise InvalidInputError(
@@ -200,15 +200,15 @@ class Landmarks:
         Parameters
         ----------
         labels
-            ``(n_points,)``: the sample of each point; or `Measures` over the points, whose masses move to the
+            Sample of each point, ``(n_points,)``; or `Measures` over the points, whose masses are moved to the
             landmarks.
         assignment
-            ``(n_points,)``: the landmark of each point, from `assign`.
+            Landmark of each point, from `assign`, ``(n_points,)``.
 
         Returns
         -------
         Measures
-            ``(n_samples, n_landmarks)``, rows sum to one; samples in the order of `measures_from_labels`.
+            Measures ``(n_samples, n_landmarks)`` whose rows sum to one; samples in the order of `measures_from_labels`.
 
         Examples
         --------
@@ -223,12 +223,12 @@ class Landmarks:
             return self.histograms().add_assigned(places, labels).measures()
         if labels.shape[1] != places.size:
             raise InvalidInputError(
-                f"measures over the {counted(places.size, 'point')} assigned", counted(labels.shape[1], "point")
+                f"measures over the {counted(places.size, 'assigned point')}", counted(labels.shape[1], "point")
             )
         return measures_from_weights(gather_masses(labels.masses, places, self.n_landmarks), names=labels.names)
 
     def histograms(self) -> Histograms:
-        """Return an empty `Histograms`, to which points are added chunk after chunk."""
+        """Return an empty `Histograms`, to which points are added chunk by chunk."""
         return Histograms(self)
 
     def graph(
@@ -240,11 +240,11 @@ class Landmarks:
         random_state: RandomState = 0,
         n_jobs: int | None = None,
     ) -> Graph:
-        """Return the graph over the landmarks: `Graph.from_points` of the centers.
+        """Build the graph over the landmarks, with `Graph.from_points`.
 
-        Landmarks weigh the same however many points they stand for: diffusion takes out the density of the nodes, and
-        weighing edges by the counts brought distances no nearer to those on the graph over all points
-        (`benchmarks/landmarks.py`, column "weighed").
+        All landmarks have equal weight, however many points they approximate. Diffusion removes the effect of the
+        density of the nodes, and weighting edges by the counts did not bring distances closer to the distances on the
+        graph over all points (`benchmarks/landmarks.py`, column "weighed").
 
         Parameters
         ----------
@@ -282,20 +282,20 @@ class Landmarks:
 
 @final
 class Histograms:
-    """Counts of each sample's points per landmark, from chunks of any size; `Landmarks.histograms` makes one.
+    """Counts of each sample's points per landmark, added in chunks of any size; created by `Landmarks.histograms`.
 
     Attributes
     ----------
     n_points
-        Points added so far.
+        Number of points added so far.
     distortion
-        Mean squared distance of those given to `add` from their landmarks.
+        Mean squared distance of the points passed to `add` from their landmarks.
 
     Examples
     --------
     >>> import heatmover as hm
     >>> data = hm.datasets.cohort(10, cells_per_sample=400)
-    >>> landmarks = hm.Landmarks.from_points(data.points[::4], 100)  # a part of the data will do
+    >>> landmarks = hm.Landmarks.from_points(data.points[::4], 100)  # a sample of the points is enough
     >>> histograms = landmarks.histograms()
     >>> for start in range(0, 4000, 1000):  # for instance from files
     ...     chunk = slice(start, start + 1000)
@@ -308,14 +308,14 @@ class Histograms:
         self._landmarks = landmarks
         self._samples: dict[str, tuple[int, Any]] = {}
         self._names = LabelNames("labels")
-        # A key is sample * n_landmarks + landmark; sorted. Most samples touch few of the landmarks.
+        # Sorted keys, sample * n_landmarks + landmark, because most samples have points at few landmarks.
         self._keys, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self.n_points = 0
         self._measured, self._squares = 0, 0.0
 
     @property
     def distortion(self) -> float:
-        """Mean squared distance of the points given to `add` from their landmarks; NaN before the first."""
+        """Mean squared distance of the points passed to `add` from their landmarks; NaN before the first chunk."""
         return self._squares / self._measured if self._measured else float("nan")
 
     def add(self, points: npt.ArrayLike, labels: npt.ArrayLike, *, n_jobs: int | None = None) -> Histograms:
@@ -326,14 +326,14 @@ class Histograms:
         points
             ``(n_points, n_dimensions)``.
         labels
-            ``(n_points,)``: the sample of each.
+            Sample of each point, ``(n_points,)``.
         n_jobs
-            Threads; None for all cores.
+            Number of threads; None for all cores.
 
         Returns
         -------
         Histograms
-            Itself. A chunk that is refused has changed nothing.
+            This object. A rejected chunk changes nothing.
         """
         array, threads = self._landmarks.check_points(points), check_threads(n_jobs)
         _check_same_length(len(array), labels)
@@ -344,7 +344,7 @@ class Histograms:
         return self
 
     def add_assigned(self, assignment: npt.ArrayLike, labels: npt.ArrayLike) -> Histograms:
-        """Count a chunk of points whose landmarks, ``(n_points,)``, are known; returns itself."""
+        """Count a chunk of points with known landmarks ``(n_points,)``, and return this object."""
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
         distinct, inverse = distinct_labels(labels)
@@ -363,7 +363,7 @@ class Histograms:
         return self
 
     def measures(self) -> Measures:
-        """Return the histograms so far as measures ``(n_samples, n_landmarks)``, samples sorted."""
+        """Return the current histograms as measures ``(n_samples, n_landmarks)``, samples in sorted order."""
         if not self._samples:
             raise InvalidInputError("at least one chunk of points", "none added")
         width = self._landmarks.n_landmarks
@@ -377,7 +377,7 @@ class Histograms:
 def find_landmarks(
     points: npt.ArrayLike, n_landmarks: int, *, n_iterations: int, random_state: RandomState, n_jobs: int | None
 ) -> tuple[Landmarks, Int64]:
-    """Return landmarks, as `Landmarks.from_points` does, and the nearest of them for each point."""
+    """Find landmarks as `Landmarks.from_points` does; return them and the nearest landmark of each point."""
     array = check_points(points)
     count = check_integer("n_landmarks", n_landmarks, minimum=1)
     moves = check_integer("n_iterations", n_iterations, minimum=0)
@@ -389,12 +389,7 @@ def find_landmarks(
     counts = np.zeros(count, dtype=np.int64)
     np.add.at(counts, assignment, copies)
     kept = np.flatnonzero(counts)
-    how = {
-        "n_points": len(array),
-        "n_looked_at": n_looked_at,
-        "n_iterations": moves,
-        "n_dropped": count - kept.size,
-    }
+    how = {"n_points": len(array), "n_looked_at": n_looked_at, "n_iterations": moves, "n_dropped": count - kept.size}
     places = np.cumsum(counts > 0) - 1
     distortion = float(squares @ copies) / len(array)
     return Landmarks(centers[kept], counts[kept], distortion, how), places[assignment][place]
@@ -407,7 +402,7 @@ def _check_same_length(n_points: int, labels: npt.ArrayLike) -> None:
 
 
 def _sorted_samples(samples: Sequence[tuple[int, Any]]) -> list[int]:
-    """Return the places of samples in the order of their labels, by name where labels have no common order."""
+    """Return the positions of the samples, sorted by label, or by the label's text if labels cannot be compared."""
     try:
         return [place for place, _ in sorted(samples, key=lambda sample: sample[1])]
     except TypeError:

@@ -1,7 +1,7 @@
-"""Metrics between points: which ones a search for neighbours finds exactly, and how.
+"""Define the metrics that have an exact neighbor search, for `Graph` and `transport`; it computes on arrays only.
 
-Cosine, correlation and great-circle distances grow with the Euclidean distance between points that were put on a
-sphere: every search for Euclidean neighbours finds theirs. Sums and maxima of differences a k-d tree finds by itself.
+Cosine, correlation and great-circle distances increase with the Euclidean distance between points on a sphere, so a
+Euclidean search finds the nearest neighbors under these metrics. A k-d tree supports L1 and maximum distances directly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from heatmover._base.validation import check_option
 from heatmover._base.words import counted, verb
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["METRICS", "Metric", "find_metric"]
-
 Map = Callable[[Float64], Float64]
 
 
@@ -29,18 +27,18 @@ def _same(values: Float64) -> Float64:
 @final
 @dataclass(frozen=True)
 class Metric:
-    """How to find neighbours under a metric.
+    """A metric, as a monotone function of a norm between transformed points.
 
     Attributes
     ----------
     place
-        Points -> the points whose distances are compared, ``(n_points, n_coordinates)``.
+        Function that transforms points to ``(n_points, n_coordinates)``.
     length
-        Distances between those -> distances of the metric; never decreasing.
+        Non-decreasing function from the norm between two transformed points to their distance.
     radius
-        The other way round.
+        Inverse of ``length``.
     order
-        Of the norm between the points that are compared: 2, 1 or infinity.
+        Order of the norm: 2, 1 or infinity.
     """
 
     place: Map = _same
@@ -49,7 +47,7 @@ class Metric:
     order: float = 2.0
 
     def between(self, one: Float64, other: Float64) -> Float64:
-        """Return all distances between points that were placed, ``(n_one, n_other)``."""
+        """Return all distances between two sets of points transformed by ``place``, ``(n_one, n_other)``."""
         from scipy.spatial.distance import cdist
 
         apart = cdist(one, other, "chebyshev") if np.isinf(self.order) else cdist(one, other, "minkowski", p=self.order)
@@ -57,21 +55,21 @@ class Metric:
 
 
 def _directions(points: Float64) -> Float64:
-    """Return points at a distance of one from the origin, in the same direction."""
+    """Scale points to length one."""
     largest = np.abs(points).max(axis=1, keepdims=True)
-    _refuse(largest[:, 0] == 0, "cosine", "points that are not zero, whose direction is known", "zero")
-    scaled = points / largest  # no square leaves the range of a float
+    _reject(largest[:, 0] == 0, "cosine", "nonzero points", "zero")
+    scaled = points / largest  # keeps squares within the range of a float
     return np.asarray(scaled / np.sqrt((scaled**2).sum(axis=1, keepdims=True)))
 
 
 def _centered_directions(points: Float64) -> Float64:
     constant = points.max(axis=1) == points.min(axis=1)
-    _refuse(constant, "correlation", "points whose coordinates differ among themselves", "constant")
+    _reject(constant, "correlation", "points whose coordinates are not all equal", "constant")
     return _directions(points - points.mean(axis=1, keepdims=True))
 
 
 def _on_globe(points: Float64) -> Float64:
-    """Return places on the unit sphere from latitude and longitude in radians."""
+    """Convert latitude and longitude in radians to points on the unit sphere."""
     if points.shape[1] != 2:
         raise InvalidInputError(
             f"latitude and longitude with {argument('metric', 'haversine')}", f"{counted(points.shape[1], 'column')}"
@@ -87,10 +85,10 @@ def _on_globe(points: Float64) -> Float64:
     return np.stack([ring * np.cos(longitude), ring * np.sin(longitude), np.sin(latitude)], axis=1)
 
 
-def _refuse(bad: Bool, metric: str, expected: str, actual: str) -> None:
+def _reject(bad: Bool, metric: str, expected: str, actual: str) -> None:
     if bad.any():
         raise InvalidInputError(
-            f"{expected}, with {argument('metric', metric)}",
+            f"{expected} with {argument('metric', metric)}",
             f"{counted(int(bad.sum()), 'row')} that {verb(int(bad.sum()), 'is', 'are')} {actual} (first: row "
             f"{int(np.argmax(bad))})",
             "drop them",
@@ -113,7 +111,7 @@ def _chord(arc: Float64) -> Float64:
     return np.asarray(2 * np.sin(np.minimum(arc, np.pi) / 2))
 
 
-# By the names that scikit-learn and SciPy have for them.
+# Metrics under the names that scikit-learn and SciPy use.
 METRICS: dict[str, Metric] = {
     "euclidean": Metric(),
     "cosine": Metric(_directions, _half_square, _root_of_double),
@@ -126,7 +124,7 @@ ALIASES = {"l2": "euclidean", "l1": "manhattan", "cityblock": "manhattan"}
 
 
 def find_metric(name: str) -> tuple[str, Metric]:
-    """Return a metric and its own name, or raise if its neighbours cannot be found exactly.
+    """Return the canonical name of a metric and the metric, or raise an error if it has no exact neighbor search.
 
     Examples
     --------
@@ -135,12 +133,12 @@ def find_metric(name: str) -> tuple[str, Metric]:
     >>> find_metric("jaccard")
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected metric to be one of 'euclidean', ..., found 'jaccard'; any other ...
+    heatmover.errors.InvalidInputError: Expected metric to be one of 'euclidean', ..., found 'jaccard'; for other ...
     """
     known = ALIASES.get(name, name) if isinstance(name, str) else name
     try:
         check_option("metric", known, METRICS)
     except InvalidInputError as error:
-        advice = "any other metric: Graph.from_distances(distances), for instance of sklearn.neighbors.kneighbors_graph"
+        advice = "for other metrics use Graph.from_distances(distances), e.g. from sklearn.neighbors.kneighbors_graph"
         raise InvalidInputError(error.expected, repr(name), advice) from None
     return known, METRICS[known]

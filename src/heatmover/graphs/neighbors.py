@@ -1,11 +1,13 @@
-"""Nearest neighbors of points among themselves: exact where that is fast, approximate where it is not.
+"""Find the nearest neighbors of points, exactly if this is fast and else approximately; only `Graph` calls it.
 
-A search by parts: every point looks at the parts whose border is near, all members of a part at once. Points are put
-into the parts of a k-means. The border between two parts is the plane halfway between their middles, and a point within
-some distance can lie in another part only if the border with it is nearer than that. So a search that looks at all
-parts whose border is within reach, the distance of the last neighbor found so far, is exact. But few neighbors lie in
-the direction of any one border: in many dimensions hardly one is beyond half of the reach. A sample of points with
-their true neighbors tells which share of the reach finds as many as wanted, with confidence, and at what cost.
+The search works by clusters, called parts. k-means divides the points into parts, and every point is compared with all
+members of the parts whose border is near. The border between two parts is the plane halfway between their centers. A
+neighbor within some distance can lie in another part only if the border is nearer than this distance. So a search is
+exact if it visits all parts whose border is within reach, the distance of the last neighbor found so far. But few
+neighbors lie in the direction of any one border, and in many dimensions hardly any neighbor lies behind a border at
+more than half of the reach. So an approximate search visits only parts whose border is within a smaller distance, a
+share of the reach. A sample of points with known true neighbors shows which share yields the required recall, with
+confidence, and at what cost.
 """
 
 from __future__ import annotations
@@ -29,54 +31,45 @@ from heatmover.graphs.centers import CenterSearch, move_centers
 from heatmover.graphs.distinct import mixed
 from heatmover.graphs.kernels import TIE, Neighbors, Search, middle_of_rows, narrow
 
-__all__ = [
-    "EXACT",
-    "SEARCHES",
-    "NeighborLists",
-    "Partition",
-    "Probe",
-    "SearchPlan",
-    "k_nearest",
-    "least_recall",
-    "within_radius",
-]
-
 Float32 = npt.NDArray[np.float32]
 
-# Members of a part, on average.
+# Mean number of members of a part, unless four times the number of neighbors is larger.
 PART = 128
-# A part with more is cut into several with the same middle.
+# Largest number of members of a part; a larger part is cut into several parts with the same center.
 LARGEST = 8 * PART
-# Moves of the middles of a part, and points per part that they look at. After 8 moves a search looks at 12 % fewer
-# points than after 3 (300,000 in 8 dimensions), and they take a fiftieth of its time.
+# Number of k-means iterations that place the centers of the parts, and number of points per part that they use. After 8
+# iterations a search examines 12% fewer points than after 3 (300,000 points in 8 dimensions), and the iterations take
+# 2% of its time.
 MOVES, PER_PART = 8, 20
-# Groups of parts in which a point may find its part: its own and those around. With all parts (300,000 points in 8
-# dimensions) a search looks at 3,900 points, with one group at 4,900.
+# Number of nearby groups of parts with which each point is compared to choose its part. On 300,000 points in 8
+# dimensions, a neighbor search examines 3,900 points if all groups are compared and 4,900 if only one group is.
 GROUPS_AROUND = 8
-# Two vectors of eight: a part takes a multiple of so many places.
+# Members of a part are padded to a multiple of two vectors of eight values.
 LANES = 16
-# Candidates kept in float32 beyond those wanted: where its rounding swaps near ties, all of them are still there.
+# Number of extra candidates kept in float32, so that near ties stay in the list if rounding swaps them.
 SPARE = 2
-# Points, or parts, of a piece of work.
+# Number of points, and of parts, that are processed at once.
 PIECE = 65_536
 PARTS_AT_ONCE = 64
-# Scores of middles at once (16 MB).
+# Number of scores between centers of parts that are computed at once (16 MB).
 MOST_SCORES = 2**22
-# Points with their true neighbors that tell how to search. Of 200 the share of neighbors found has a standard error
-# of 0.003 (clustered, 50 dimensions: a few points miss nearly all), which is a third of all that may be missed.
+# Number of probes: points with known true neighbors, used to plan the search. With 200 probes the recall had a standard
+# error of 0.003 on clustered points in 50 dimensions, where a few points miss nearly all neighbors. This error is a
+# third of the share of neighbors that a search may miss.
 PROBES = 1_000
-# Those that tell the cost: a mean over points that differ less, and each takes a number per part.
+# Number of probes that estimate the cost. The cost varies less between points than the recall, but each of these probes
+# stores one number per part.
 COSTED = 200
-# Probes that are compared with all points together: their lists stay in the second cache.
+# Number of probes compared with all points together; their candidate lists fit the second-level cache.
 PROBES_AT_ONCE = 64
-# Share of the neighbors that the parts around must hold.
+# Share of the true neighbors that must lie in the parts a search may visit.
 FARTHEST = 0.999
-# How sure a plan is, in standard deviations: one search in a hundred finds less than is planned.
-SURE = 2.33
-# Relative to the reach; beyond it every border is looked at that rounding could have moved.
+# Confidence of a plan in standard deviations: one search in a hundred finds less than planned.
+CONFIDENT = 2.33
+# Share of the reach for an exact search, slightly above 1 so that no part is skipped because of rounding.
 EXACT = 1 + 1e-6
-# So many times the reach is everywhere. (Infinity times the reach of a point whose neighbors are all copies of it
-# would be no number.)
+# Share of the reach that includes every part. (If all neighbors of a point are copies, its reach is zero, and infinity
+# times zero would be NaN.)
 EVERYWHERE = 1e30
 
 
@@ -86,10 +79,10 @@ class NeighborLists(NamedTuple):
     Attributes
     ----------
     distances, indices
-        ``(n_rows, k)``; infinite and -1 where too few were found.
+        Distance and index of each neighbor, ``(n_rows, k)``; infinite and -1 where fewer than k were found.
     seen
-        ``(n_rows, 2)``: points looked at; a distance beyond which all lie that were looked at and are not candidates
-        any more.
+        Number of points examined, and a lower bound on the distances of all points that were examined and discarded,
+        ``(n_rows, 2)``.
     """
 
     distances: Float64
@@ -98,16 +91,16 @@ class NeighborLists(NamedTuple):
 
 
 class SearchPlan(NamedTuple):
-    """How to search.
+    """Plan of a neighbor search.
 
     Attributes
     ----------
     share
-        Of the reach within which the border of a part must lie.
+        Share of the reach within which the border of a part must lie for the part to be searched.
     n_around
-        Parts around each part that may come into question.
+        Number of parts around each part that may be searched.
     n_candidates
-        Points that a point will look at, on average.
+        Mean number of points with which each point is compared.
     """
 
     share: float
@@ -115,21 +108,21 @@ class SearchPlan(NamedTuple):
     n_candidates: float
 
 
-def least_recall(recalls: Float64, n_points: int, deviations: float = SURE) -> float:
-    """Return a lower confidence bound of a recall from that of some points.
+def least_recall(recalls: Float64, n_points: int, deviations: float = CONFIDENT) -> float:
+    """Return a lower confidence bound of the recall from a sample of points.
 
-    Most points miss nothing and a few miss a lot, so that the mean of a sample is skewed: the bound is that of Johnson
-    (1978), which adds to the standard error what the third moment tells. Where a sample shows nothing at all, a share
-    of points could still miss everything and not be in it.
+    Most points miss nothing and a few miss a lot, so the sample mean is skewed. The bound follows Johnson (1978), who
+    corrects the standard error by the third moment. Even if a sample misses nothing, a small share of all points could
+    miss everything.
 
     Parameters
     ----------
     recalls
-        Share of its neighbors that each point of a sample has found, ``(n_sample,)``.
+        Share of its true neighbors found for each point of a sample, ``(n_sample,)``.
     n_points
-        Points from which the sample was drawn; of all of them there is no doubt.
+        Number of points from which the sample was drawn; if the sample contains all of them, the recall is exact.
     deviations
-        How sure, in standard deviations of a normal distribution; 0 for the mean itself.
+        Confidence in standard deviations of a normal distribution; 0 returns the mean itself.
     """
     missed, count = 1 - recalls, int(recalls.size)
     mean, variance = float(missed.mean()), float(missed.var())
@@ -147,23 +140,25 @@ def least_recall(recalls: Float64, n_points: int, deviations: float = SURE) -> f
 @final
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Some points with their true neighbors.
+    """A sample of points, the probes, with their true neighbors, used to plan a search.
 
     Attributes
     ----------
     numbers
-        The points' own, ``(n_probes,)``.
+        Indices of the probes among all points, ``(n_probes,)``.
     distances
-        Of the neighbors, ``(n_probes, k)``.
+        Distances of the true neighbors, ascending, ``(n_probes, k)``.
     needed
-        The share of the reach within which the border of each neighbor's part lies, ``(n_probes, k)``.
+        Distance to the border of each neighbor's part as a share of the reach, ``(n_probes, k)``. A search must cover
+        this share to find the neighbor.
     ranks
-        Which part each neighbor lies in, by its distance from the probe's own, ``(n_probes, k)``.
+        Rank of each neighbor's part by the distance of its center from the center of the probe's part,
+        ``(n_probes, k)``.
     borders
-        How far each part's border is from some of the probes, relative to their last neighbor,
+        Distance of some probes from the border of each part, relative to the distance of their last neighbor,
         ``(n_costed, n_parts)``.
     sizes
-        Members of each part, ``(n_parts,)``.
+        Number of members of each part, ``(n_parts,)``.
     """
 
     numbers: Int32
@@ -174,21 +169,21 @@ class Probe:
     sizes: Int64
 
     def n_candidates(self, share: float) -> float:
-        """Return at how many points a point looks if borders must lie within a share of the reach, on average."""
+        """Return the mean number of candidates per point if borders must lie within a share of the reach."""
         return float(((self.borders <= share) @ self.sizes).mean()) if len(self.borders) else float(self.sizes.sum())
 
-    def plan(self, recall: float, *, surely: bool = False) -> SearchPlan:
-        """Return how to find a share of all true neighbors: of the probes', or surely, with confidence of everyone's.
+    def plan(self, recall: float, *, confident: bool = False) -> SearchPlan:
+        """Plan a search that finds the share ``recall`` of the probes' true neighbors or, if ``confident``, of all.
 
-        While it lasts, a search has a larger reach than in the end, so that it finds at least what is planned.
+        The reach of a point shrinks during a search, so the search finds at least the planned share.
         """
         everything = SearchPlan(EVERYWHERE, self.sizes.size - 1, float(self.sizes.sum()))
         if len(self.needed) == 0:
             return everything
-        # One member each would fill a list.
+        # Enough parts to fill a list even if each has only one member.
         n_around = max(int(np.quantile(self.ranks, FARTHEST)) + 1, 2 * self.distances.shape[1])
         needed = np.where(self.ranks <= n_around, self.needed, np.inf)
-        n_points, deviations = int(self.sizes.sum()), SURE if surely else 0.0
+        n_points, deviations = int(self.sizes.sum()), CONFIDENT if confident else 0.0
         shares = np.unique(needed)
         place = bisect_left(
             shares,
@@ -201,16 +196,20 @@ class Probe:
         return SearchPlan(share, min(n_around, self.sizes.size - 1), self.n_candidates(share))
 
     def recalls(self, distances: Float64) -> Float64:
-        """Return the share of its neighbors that each probe has found, from the distances of everyone's.
+        """Return the share of its true neighbors that a search found for each probe, ``(n_probes,)``.
 
-        ``(n_points, k)``, ascending; a neighbor as far as the last true one is one.
+        Parameters
+        ----------
+        distances
+            Distances of the neighbors found for all points, ``(n_points, k)``. A neighbor as near as the last true one
+            counts as true.
         """
         return np.asarray((distances[self.numbers] <= self.distances[:, -1:] * (1 + TIE)).mean(axis=1))
 
     def dimension(self) -> float:
         """Estimate the dimension of the data from how distances grow with rank (Levina and Bickel 2004).
 
-        From the farther half of the neighbors: near copies say nothing about the space around them.
+        Only the farther half of the neighbors is used, because near copies carry no information about the dimension.
         """
         k = self.distances.shape[1]
         first = (k - 1) // 2
@@ -228,24 +227,26 @@ class Probe:
 @final
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Points in the order of their parts.
+    """Points divided into clusters (parts), sorted by part.
 
     Attributes
     ----------
     points
-        ``(n_points, n_dimensions)``, part after part.
+        Points ``(n_points, n_dimensions)``, part after part.
     order, member
-        ``(n_points,)``: the number that each point has outside, and its part.
+        Original index of each point, and its part, ``(n_points,)`` each.
     starts, places
-        ``(n_parts + 1,)``: where each part begins, and where in ``blocks``.
+        First row of each part in ``points``, and its first column in ``blocks``, ``(n_parts + 1,)`` each.
     blocks
-        The points relative to the middle of their part, in units of ``1 / scale``.
+        Points relative to the center of their part and multiplied by ``scale``, in float32: for each part a block with
+        one row per coordinate.
     middles, radii
-        ``(n_parts, n_dimensions)`` and ``(n_parts,)``: a ball around each part.
+        Center and radius of a ball around each part, ``(n_parts, n_dimensions)`` and ``(n_parts,)``.
     scale
-        Makes half of the parts smaller than 1, so that squares in float32 stay within its range.
+        Inverse of the median radius, so that squares stay within the range of float32.
     is_strict
-        Whether every point has been compared with all middles, so that borders separate parts without exception.
+        Whether every point was compared with the centers of all parts, so that borders separate parts without
+        exception.
     """
 
     points: Float64
@@ -263,21 +264,21 @@ class Partition:
     def from_points(
         cls, points: Float64, k: int, rng: np.random.Generator, *, strict: bool, n_threads: int
     ) -> Partition:
-        """Put points ``(n_points, n_dimensions)`` into parts for a search of k neighbors.
+        """Divide points into parts for a search of k neighbors.
 
         Parameters
         ----------
         points
-            Finite, more than ``k``.
+            ``(n_points, n_dimensions)``, finite, more than ``k``.
         k
             Number of neighbors.
         rng
-            Chooses the points that the k-means begins with.
+            Random generator that chooses the starting points of k-means.
         strict
-            Compare every point with all middles, which takes a time that grows with the square of the points, and makes
-            an exact search possible.
+            If True, compare every point with the centers of all parts. This makes an exact search possible and takes a
+            time that grows with the square of the number of points.
         n_threads
-            Threads; nothing depends on them.
+            Number of threads; the parts do not depend on it.
         """
         points = np.ascontiguousarray(points)
         member, middles = _members(points, max(PART, 4 * k), rng, strict, n_threads)
@@ -307,11 +308,11 @@ class Partition:
         return int(self.radii.size)
 
     def probe(self, k: int, n_threads: int, n_probes: int = PROBES) -> Probe:
-        """Find the true neighbors of points spread over all parts, and how far the borders with theirs are."""
+        """Find the true neighbors of points spread over all parts, and the distances to the borders of their parts."""
         n_points = len(self.order)
         rows = np.linspace(0, n_points - 1, min(n_probes, n_points)).astype(np.int64)
         lists = self.search_everywhere(rows, k, n_threads)
-        # A list that is not full belongs to a point too far for a float32, which tells nothing about the others.
+        # A point whose list is not full is too remote for float32 and not representative of the others.
         full = lists.indices[:, -1] >= 0
         rows, distances, indices = rows[full], lists.distances[full], lists.indices[full]
         place = np.empty(n_points, dtype=np.int32)
@@ -329,21 +330,24 @@ class Partition:
         return Probe(self.order[rows], distances, needed, ranks, borders, np.diff(self.starts))
 
     def _borders(self, row: int, reach: float) -> tuple[Float64, Float64]:
-        """Return how far the borders of all parts are from a point, relative to a reach, and their middles apart."""
+        """Return the distances of a point from the borders of all parts, and of its part's center from all centers.
+
+        The distances from borders are relative to ``reach``.
+        """
         own = self.member[row]
         apart = np.sqrt(((self.middles - self.middles[own]) ** 2).sum(axis=1))
         squares = ((self.middles - self.points[row]) ** 2).sum(axis=1)
-        # Parts with the same middle, into which a large one was cut, have no border.
+        # Parts with the same center, into which a large part was cut, have no border.
         borders = np.divide(squares - squares[own], 2 * apart, out=np.zeros_like(apart), where=apart > 0)
-        with np.errstate(over="ignore"):  # beside neighbors that are all copies
+        with np.errstate(over="ignore"):  # the reach is zero if all neighbors are duplicates
             return borders / max(reach, np.finfo(float).tiny), apart
 
     def everything(self) -> SearchPlan:
-        """Return the plan that finds the true neighbors, if the parts are strict."""
+        """Return the plan of an exact search, which requires strict parts."""
         return SearchPlan(EXACT, self.n_parts - 1, np.nan)
 
     def search_everywhere(self, rows: Int64, k: int, n_threads: int) -> NeighborLists:
-        """Compare some points, by their places, with all others."""
+        """Find the k nearest neighbors of some rows of ``points`` by comparing these rows with all points."""
         from heatmover._base.compiled.neighbors import search_everywhere
 
         lists = _empty(rows.size, k)
@@ -358,7 +362,7 @@ class Partition:
         return lists
 
     def k_nearest(self, k: int, plan: SearchPlan, n_threads: int) -> NeighborLists:
-        """Find about the k nearest others of each point; all of them if the share is `EXACT` and the parts strict."""
+        """Find the k nearest neighbors of each point, exactly if the share is `EXACT` and the parts are strict."""
         from heatmover._base.compiled.neighbors import search_parts
 
         lists, limits = _empty(len(self.order), k), self._limits(k, plan.share)
@@ -388,7 +392,7 @@ class Partition:
         return self.scale, self._width(k), np.float32(share), slack
 
     def _around(self, first: int, last: int, count: int) -> tuple[Int32, Float32]:
-        """Return the parts around some, nearest first, and the distances of their middles in units of the blocks."""
+        """Return the parts around parts ``first`` to ``last``, nearest first, and the scaled distances to them."""
         near = np.empty((last - first, count), dtype=np.int32)
         origin = self.middles[first]
         there = (self.middles - origin) * self.scale
@@ -417,7 +421,7 @@ def _empty(n_rows: int, k: int) -> NeighborLists:
 def _members(
     points: Float64, size: int, rng: np.random.Generator, strict: bool, n_threads: int
 ) -> tuple[Int32, Float64]:
-    """Return the part of each point and the parts' middles; parts of about a size, by k-means in two steps."""
+    """Divide points into parts of about ``size`` members by two levels of k-means; return members and centers."""
     n_groups = max(1, round((len(points) / size) ** 0.5))
     start = float(rng.random())
     centers = _centers(points, n_groups, start)
@@ -433,7 +437,7 @@ def _members(
     middles = np.concatenate(cuts)
     if strict:
         return _nearest(points, middles, n_threads), middles
-    # A point near the edge of its group may lie in a part of the next one.
+    # A point near the edge of its group may belong to a part of a neighboring group.
     member = np.empty(len(points), dtype=np.int32)
     begins = np.r_[0, np.cumsum([len(cut) for cut in cuts])]
 
@@ -449,7 +453,7 @@ def _members(
 
 
 def _centers(points: Float64, count: int, start: float) -> Float64:
-    """Return the centers of a short k-means of some of the points, of which ``start`` in [0, 1) is the first."""
+    """Return the centers of a short k-means on every n-th point; ``start`` in [0, 1) chooses the first point."""
     step = max(1, len(points) // (PER_PART * count))
     some = points[int(start * step) :: step]
     centers = np.asarray(some[np.arange(count) * len(some) // count], dtype=np.float64)
@@ -463,7 +467,7 @@ def _nearest(points: Float64, centers: Float64, n_threads: int) -> Int32:
 
 
 def _without_empty(member: Int32, middles: Float64) -> tuple[Int64, Float64]:
-    """Return where each part that has members begins, and its middle; large ones are cut."""
+    """Drop empty parts and cut large ones; return the first row and the center of each part."""
     sizes = np.bincount(member, minlength=len(middles))
     pieces = -(-sizes // LARGEST)
     part = np.repeat(np.arange(len(middles)), pieces)
@@ -477,29 +481,35 @@ SEARCHES = ("auto", "tree", "exact", "approximate")
 Integers = npt.NDArray[np.integer[Any]]
 Lists = tuple[Float64, Integers]
 
-# Microseconds of computing per point below: 30 neighbors of Gaussians, on a shared machine.
-# A k-d tree visits a share of the points that grows exponentially with the dimension of the data itself, not of the
-# space: 15 at 3 dimensions (100,000 points), 37 at 5, 128 at 6 (200,000), where an exact search by parts takes 9, 13
-# and 28. Of more points than that takes, an approximate search by parts finds 0.998 in 9 at 5 dimensions.
+# Times below are CPU time per point in microseconds, for 30 neighbors of Gaussian points, on a shared machine.
+# Largest intrinsic dimension of the data at which a k-d tree is used. The share of the points that a tree visits grows
+# exponentially with this dimension. A tree took 15 microseconds in 3 dimensions (100,000 points), 37 in 5 dimensions
+# and 128 in 6 dimensions (200,000 points). An exact search by parts took 9, 13 and 28 microseconds. For more points
+# than an exact search by parts accepts, an approximate search took 9 microseconds in 5 dimensions, with a recall of
+# 0.998.
 TREE_DIMENSION = 4.0
-# An exact search by parts may look at so many coordinates per point, up to about 50 microseconds (a Gaussian, 200,000
-# in 8 dimensions: 224,000 coordinates, 57; a simulated cohort, 100,000 in 8: 48,000, 16).
+# Largest number of coordinates per point that an exact search by parts may examine; this takes about 50 microseconds.
+# With 200,000 Gaussian points in 8 dimensions, 224,000 coordinates took 57 microseconds. In a simulated cohort of
+# 100,000 points in 8 dimensions, 48,000 coordinates took 16 microseconds.
 MOST_IN_REACH = 250_000.0
-# Every point is compared with all middles first, a cost that grows with the square of their number.
+# Largest number of points for an exact search by parts, which first compares every point with the centers of all parts:
+# this cost grows with the square of the number of points.
 EXACT_UP_TO = 200_000
-# Up to here a tree takes at most 0.1 s in any dimension (a Gaussian in 50; of 5,000 points 0.5, where parts take 0.2),
-# and parts take seconds to compile in the first search after installation.
+# Up to this many points a tree takes at most 0.1 s in any dimension (Gaussian in 50 dimensions), and a search by parts
+# takes seconds to compile when first used after installation. On 5,000 points a tree takes 0.5 s, and a search by parts
+# takes 0.2 s.
 TREE_UP_TO = 2_000
-# Up to here any exact search takes less than a second.
+# Up to this many points any exact search takes less than a second.
 EXACT_BELOW = 10_000
-# Share of the true neighbors that an approximate search finds, with confidence.
+# Share of the true neighbors that an approximate search is planned to find, with confidence.
 WANTED = 0.99
-# Points tied with the last neighbor are neighbors too, up to so many times as many as asked for. Shells of equal
-# distances on a lattice: 24 beyond the first 32 neighbors in 3 dimensions, 91 beyond 14 for words of 14 bits.
+# Points tied with the last neighbor are neighbors too, up to this multiple of the requested number. On lattices many
+# points are tied: 24 after the first 32 neighbors in 3 dimensions, and 91 after the first 14 among words of 14 bits.
 MOST_TIED = 4
-# Points with ties that are looked at together: with 120 neighbors each they take 100 MB.
+# Number of points with ties that are processed at once; with 120 neighbors each they take 100 MB.
 TIED_AT_ONCE = 50_000
-# Points with more ties than may be joined: each may be tied with all others.
+# Number of points processed at once if they have more ties than may be joined, because each may be tied with all
+# others.
 CROWDED_AT_ONCE = 1_000
 
 
@@ -512,36 +522,36 @@ def k_nearest(
     n_threads: int = 1,
     order: float = 2.0,
 ) -> Neighbors:
-    """Find the k nearest neighbors of every point, itself excluded, and those as far as the last of them.
+    """Find the k nearest neighbors of every point, without the point itself, and all points tied with the last.
 
     Parameters
     ----------
     points
-        ``(n_points, n_dimensions)``, finite, all different, more than ``k``.
+        ``(n_points, n_dimensions)``, finite, all distinct, more than ``k``.
     k
         Number of neighbors; 0 for a single point.
     algorithm
-        One of `SEARCHES`. The exact ones join the same points; "approximate" looks for no ties.
+        One of `SEARCHES`. All exact searches join the same points; "approximate" ignores ties.
     rng
-        Used by the sample that chooses the algorithm and by the approximate search.
+        Random generator that samples points to choose the algorithm, and that the approximate search uses.
     n_threads
-        Threads to use.
+        Number of threads.
     order
-        Of the norm: 2, or 1 and infinity, of which only the tree finds neighbors, and "auto" takes it.
+        Order of the norm: 2, 1 or infinity. Only the tree supports orders other than 2, and "auto" uses it for them.
     """
     n_points = len(points)
     if k == 0:
         return Neighbors(sp.csr_array((n_points, n_points)), np.zeros(n_points), Search("tree", 1.0, "a single point"))
     if order != 2:
         distances, indices = _by_tree(points, np.arange(n_points), min(k + 1, n_points - 1), n_threads, order)
-        search = Search("tree", 1.0, "the only search under this metric")
+        search = Search("tree", 1.0, "the only search for this metric")
         return _with_ties(points, k, distances, indices, search, n_threads, order)
-    search, prepared = Search(algorithm, 1.0, "as asked for"), _Prepared()
+    search, prepared = Search(algorithm, 1.0, "as requested"), _PartitionProbe()
     if algorithm == "auto":
         search, prepared = _choose(points, k, rng, n_threads)
     if search.algorithm == "approximate":
         return _approximate(points, k, search, prepared, rng, n_threads)
-    # One more than asked for tells whether the last is tied.
+    # One neighbor more than requested shows whether the last is tied.
     count = min(k + 1, n_points - 1)
     if search.algorithm == "exact":
         distances, indices = _by_parts(points, count, prepared.partition, rng, n_threads)
@@ -550,37 +560,37 @@ def k_nearest(
     return _with_ties(points, k, distances, indices, search, n_threads)
 
 
-class _Prepared(NamedTuple):
-    """What the choice of a search has computed and the search can use."""
+class _PartitionProbe(NamedTuple):
+    """Parts and probes from the choice of a search algorithm, which the search reuses."""
 
     partition: Partition | None = None
     probe: Probe | None = None
 
 
 def _approximate(
-    points: Float64, k: int, search: Search, prepared: _Prepared, rng: np.random.Generator, n_threads: int
+    points: Float64, k: int, search: Search, prepared: _PartitionProbe, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find about the k nearest by parts, and all of them if too few were found and the search was free to choose."""
+    """Find nearly all k nearest neighbors by parts; search exactly if "auto" chose parts and they find too few."""
     n_points = len(points)
     partition = prepared.partition or Partition.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or partition.probe(k, n_threads)
-    lists: Lists = partition.k_nearest(k, probe.plan(WANTED, surely=True), n_threads)[:2]
+    lists: Lists = partition.k_nearest(k, probe.plan(WANTED, confident=True), n_threads)[:2]
     distances, indices = lists
     short = np.flatnonzero(indices[:, -1] < 0)
-    if short.size:  # their neighbors are too far for a float32, or in parts of few points
+    if short.size:  # points whose neighbors are too remote for float32 or lie in small parts
         distances[short], indices[short] = _by_tree(points, short, k, n_threads)
     recalls = probe.recalls(distances)
     result = replace(search, recall=float(recalls.mean()) if recalls.size else 1.0)
     if np.isnan(search.recall) and recalls.size and least_recall(recalls, n_points) < WANTED:
-        # What was planned is found, unless single precision spoils it.
+        # The planned recall is reached unless rounding in single precision prevents it.
         distances, indices = _by_parts(points, k, None, rng, n_threads)
-        result = Search("exact", 1.0, f"{search.reason}; an approximate search found too few")
-    part = _Part(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
+        result = Search("exact", 1.0, f"{search.reason}; an approximate search found too few neighbors")
+    part = _NeighborRows(np.arange(n_points), np.full(n_points, k), distances.ravel(), indices.ravel())
     return Neighbors(_matrix(n_points, [part]), _middle(distances, k), result)
 
 
 def _by_parts(points: Float64, k: int, partition: Partition | None, rng: np.random.Generator, n_threads: int) -> Lists:
-    """Find the k nearest exactly: in float32, and again by a tree in float64 where rounding could have decided."""
+    """Find the k nearest neighbors exactly: in float32, and by a tree in float64 where float32 could be wrong."""
     partition = partition or Partition.from_points(points, k, rng, strict=True, n_threads=n_threads)
     distances, indices, seen = partition.k_nearest(k, partition.everything(), n_threads)
     unsure = np.flatnonzero((indices[:, -1] < 0) | ~(seen[:, 1] >= distances[:, -1] * (1 + TIE)))
@@ -590,15 +600,15 @@ def _by_parts(points: Float64, k: int, partition: Partition | None, rng: np.rand
 
 
 def _by_tree(points: Float64, rows: Intp, k: int, n_threads: int, order: float = 2.0) -> Lists:
-    """Return the k nearest others of some points."""
+    """Find the k nearest neighbors of the points ``rows`` by a k-d tree."""
     distances, indices = cKDTree(points).query(points[rows], k=k + 1, p=order, workers=n_threads)
     own = indices == rows[:, None]
-    own[~own.any(axis=1), -1] = True  # points so close that their distance is zero crowd it out
+    own[~own.any(axis=1), -1] = True  # the point itself is missing if k + 1 others are at distance zero
     return distances[~own].reshape(-1, k), indices[~own].reshape(-1, k)
 
 
-class _Part(NamedTuple):
-    """Neighbors of some points: which, how many each has, and their distances and indices, point after point."""
+class _NeighborRows(NamedTuple):
+    """Neighbors of the points ``rows``: their number per point, and their distances and indices, point after point."""
 
     rows: Intp
     counts: Int64
@@ -609,34 +619,34 @@ class _Part(NamedTuple):
 def _with_ties(
     points: Float64, k: int, distances: Float64, indices: Integers, search: Search, n_threads: int, order: float = 2.0
 ) -> Neighbors:
-    """Return the k nearest of each point and all that are tied with the last, unless these are too many.
+    """Return the k nearest neighbors of each point and all points tied with the last, up to `MOST_TIED` times k.
 
-    ``distances`` and ``indices`` are those of ``k + 1`` neighbors, or of all others if there are only k.
+    ``distances`` and ``indices`` hold ``k + 1`` neighbors per point, or k if there are no more.
     """
     n_points = len(points)
     tied = distances[:, -1] <= distances[:, k - 1] * (1 + TIE) if distances.shape[1] > k else np.zeros(n_points, bool)
     rest = np.flatnonzero(~tied)
-    parts = [_Part(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
+    parts = [_NeighborRows(rest, np.full(rest.size, k), distances[rest, :k].ravel(), indices[rest, :k].ravel())]
     width = min(MOST_TIED * k + 1, n_points - 1)
     for some in _blocks(np.flatnonzero(tied), TIED_AT_ONCE):
         lengths, names = _by_tree(points, some, width, n_threads, order)
         counts = (lengths <= lengths[:, k - 1 : k] * (1 + TIE)).sum(axis=1)
         if width < n_points - 1:
-            crowded = np.flatnonzero(counts == width)  # more are tied than may be joined
+            crowded = np.flatnonzero(counts == width)  # points with more ties than may be joined
             counts[crowded] = k
             for at in _blocks(crowded, CROWDED_AT_ONCE):
                 lengths[at, :k], names[at, :k] = _some_of_tied(
                     points, some[at], k, lengths[at, k - 1], n_threads, order
                 )
         inside = np.arange(width) < counts[:, None]
-        parts.append(_Part(some, counts, lengths[inside], names[inside]))
+        parts.append(_NeighborRows(some, counts, lengths[inside], names[inside]))
     return Neighbors(_matrix(n_points, parts), _middle(distances, k), search)
 
 
 def _some_of_tied(points: Float64, rows: Intp, k: int, last: Float64, n_threads: int, order: float) -> Lists:
-    """Return the k nearest of some points; of those as far as the last, to a `TIE`, some that a hash of both chooses.
+    """Return the k nearest neighbors of some points; among points tied with the last, a hash of both indices chooses.
 
-    By their numbers alone, the first of many tied points would become everybody's neighbor.
+    If the smallest index decided, the first of many tied points would become the neighbor of all others.
     """
     distances, indices = np.empty((rows.size, k)), np.empty((rows.size, k), dtype=np.intp)
     balls = cKDTree(points).query_ball_point(points[rows], last * (1 + TIE), p=order, workers=n_threads)
@@ -649,8 +659,8 @@ def _some_of_tied(points: Float64, rows: Intp, k: int, last: Float64, n_threads:
     return distances, indices
 
 
-def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
-    """Put the neighbors of all points together, CSR ``(n_points, n_points)``."""
+def _matrix(n_points: int, parts: list[_NeighborRows]) -> sp.csr_array:
+    """Combine the neighbors of all points into one CSR matrix ``(n_points, n_points)``."""
     if len(parts) == 1:
         counts, values, columns = parts[0].counts, parts[0].distances, parts[0].indices.astype(np.int32, copy=False)
         return narrow(sp.csr_array((values, columns, np.r_[0, np.cumsum(counts)]), shape=(n_points, n_points)))
@@ -667,7 +677,7 @@ def _matrix(n_points: int, parts: list[_Part]) -> sp.csr_array:
 
 
 def within_radius(points: Float64, radius: float, *, order: float = 2.0) -> Neighbors:
-    """Join all points within ``radius`` of each other, in the norm of this order; a point may have none."""
+    """Join all points within ``radius`` of each other in the norm of order ``order``; a point may have no neighbor."""
     pairs = cKDTree(points).query_pairs(radius, p=order, output_type="ndarray")
     lengths = np.tile(np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], ord=order, axis=1), 2)
     rows, columns = np.r_[pairs[:, 0], pairs[:, 1]], np.r_[pairs[:, 1], pairs[:, 0]]
@@ -679,33 +689,33 @@ def within_radius(points: Float64, radius: float, *, order: float = 2.0) -> Neig
 
 
 def _middle(distances: Float64, k: int) -> Float64:
-    """Return `Neighbors.middle` from the k nearest of each point, ascending."""
-    # Different points may be so close that the square of their distance is zero.
+    """Return `Neighbors.middle` from the distances of the k nearest of each point, ascending."""
+    # Distinct points may be so close that the square of their distance is zero.
     zeros = (distances[:, :k] == 0).sum(axis=1)
     place = np.minimum(np.maximum(k // 2 - 1, zeros), k - 1)
     return np.asarray(distances[np.arange(len(distances)), place])
 
 
-def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -> tuple[Search, _Prepared]:
+def _choose(points: Float64, k: int, rng: np.random.Generator, n_threads: int) -> tuple[Search, _PartitionProbe]:
     n_points, n_dimensions = points.shape
     if n_points <= TREE_UP_TO:
-        return Search("tree", 1.0, f"{counted(n_points, 'point')}: an exact tree is fast"), _Prepared()
+        return Search("tree", 1.0, f"{counted(n_points, 'point')}: an exact tree is fast"), _PartitionProbe()
     is_small = n_points <= EXACT_UP_TO
     partition = Partition.from_points(points, k, rng, strict=is_small, n_threads=n_threads)
     if n_points <= EXACT_BELOW:
-        return Search("exact", 1.0, f"{counted(n_points, 'point')}: exact search is fast"), _Prepared(partition)
+        return Search("exact", 1.0, f"{counted(n_points, 'point')}: exact search is fast"), _PartitionProbe(partition)
     probe = partition.probe(k, n_threads)
     if is_small:
         share = probe.n_candidates(1.0) / n_points
         if share * n_points * n_dimensions <= MOST_IN_REACH:
-            reason = f"{share:.0%} of {counted(partition.n_parts, 'part')} in reach: exact and fast"
-            return Search("exact", 1.0, reason), _Prepared(partition)
+            reason = f"{share:.0%} of {counted(partition.n_parts, 'cluster')} within reach: exact search is fast"
+            return Search("exact", 1.0, reason), _PartitionProbe(partition)
     dimension = n_dimensions if n_dimensions <= 3 else min(probe.dimension(), n_dimensions)
     looks = f"the data look {dimension:.1f}-dimensional"
     if dimension <= TREE_DIMENSION:
-        return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _Prepared()
+        return Search("tree", 1.0, f"{looks}: an exact tree is fast"), _PartitionProbe()
     reason = f"{counted(n_points, 'point')} that look {dimension:.1f}-dimensional: exact search is slow"
-    return Search("approximate", np.nan, reason), _Prepared(partition, probe)
+    return Search("approximate", np.nan, reason), _PartitionProbe(partition, probe)
 
 
 def _blocks(indices: Intp, size: int) -> list[Intp]:

@@ -1,4 +1,7 @@
-"""The normalized operator of an affinity and the ends of its spectrum."""
+"""Compute the normalized operator of an affinity and the ends of its spectrum; graphs, diffusion and manifold call it.
+
+It computes on arrays only.
+"""
 
 from __future__ import annotations
 
@@ -13,50 +16,49 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Bool, Float64, Int32
 
-__all__ = ["SlowMode", "alternating", "bipartite", "lanczos", "normalise", "relative", "slowest_mode"]
-
-
-# Affinities are brought to below 2^UNIT, by a power of two, which rounds nothing: near the upper end of a float's range
-# the faintest affinities beside them keep their digits, and 2^63 of them can be summed.
+# Affinities are scaled to just below 2^UNIT by a power of two, which is exact. Near this upper end of the range of
+# floats even the smallest affinities keep their precision, and 2^63 affinities can be summed without overflow.
 UNIT = 960
-# Powers of two below 2^this are floats, and so are their inverses.
+# Powers of two with a smaller exponent are floats, and so are their inverses.
 MOST_AT_ONCE = 1000
 
-# Entries worked on at a time, about: 0.20 s for 7.8 million of them, 0.24 s with 2^14 and 0.39 s with 2^20.
+# Number of entries multiplied at once: 7.8 million entries take 0.20 s, but 0.24 s with 2^14 and 0.39 s with 2^20.
 PIECE = 2**16
 
-# Numbers that `lanczos` may keep (32 MB).
+# Number of values that `lanczos` may keep (32 MB).
 MOST_REMEMBERED = 4_000_000
 
-# Up to this many points the slow end of the spectrum is computed densely, in 0.2 s: exact up to rounding.
+# Up to this many points the slowest mode is computed by a dense solver, in 0.2 s and exactly up to rounding.
 DENSE = 1_000
-# Beyond, this many steps of Lanczos: 0.7 s at 24,000 points.
+# Number of Lanczos steps for more points; they take 0.7 s at 24,000 points.
 STEPS = 120
 
 
-# A component's walk alternates if heat that has diffused for a few steps, and is not stationary yet, keeps less than
-# ALTERNATES of itself in one more step. Of 76 graphs (docs/decisions/0004) this finds 31 of the 34 whose P@10 rises by
-# 0.1 or more with self-loops (the other three mix at once), and 4 of the other 42. The lowest eigenvalue alone does not
-# tell: a single remote pair of points takes it to -0.999.
+# Whether the random walk on a component alternates is tested on random heat without its stationary part. The walk
+# alternates if this heat, after FEW_STEPS steps of diffusion, keeps less than the share ALTERNATES of itself in one
+# more step. Among 76 graphs (docs/decisions/0004) this test finds 31 of the 34 graphs whose P@10 rises by 0.1 or more
+# with self-loops (the other three mix at once), and 4 of the remaining 42 graphs. The lowest eigenvalue alone is not
+# sufficient: a single remote pair of points moves it to -0.999.
 ALTERNATES, FEW_STEPS = 0.1, 8
-# Values that random heat has, at least: one function on many points, 32 on few. Less than REST of one mode, which an
-# eigenvalue of -0.83 leaves, is nothing to judge by: the walk has mixed.
+# Smallest total number of values of random heat: one function on many points, up to MOST_PROBES functions on few
+# points. If less than the share REST of one eigenvector's squared heat is left (eigenvalue -0.83), the walk has mixed
+# and cannot be judged.
 PROBED, MOST_PROBES, REST = 2**14, 32, 0.05
 
 
 class SlowMode(NamedTuple):
-    """The slowest mode of a connected graph: what diffusion forgets last.
+    """The slowest mode of a connected graph, the last to decay under diffusion.
 
     Attributes
     ----------
     gap
-        1 minus the eigenvalue found: an upper bound of 1 minus the second largest one of S in any case.
+        1 minus the computed eigenvalue; always an upper bound of 1 minus the second largest eigenvalue of S.
     error
-        An eigenvalue of S lies within this distance of the one found.
+        Bound on the distance between the computed eigenvalue and the nearest eigenvalue of S.
     lowest
-        About the smallest eigenvalue of S.
+        Approximate smallest eigenvalue of S.
     vector
-        The eigenvector found, ``(n_points,)``, of length one.
+        Computed eigenvector, ``(n_points,)``, of length one.
     """
 
     gap: float
@@ -65,21 +67,21 @@ class SlowMode(NamedTuple):
     vector: Float64
 
 
-def normalise(
+def normalize(
     affinity: sp.csr_array, anisotropy: float, component: Int32 | None = None
 ) -> tuple[sp.csr_array, Float64]:
-    """Return S as CSR and the degree d of the anisotropically normalised affinity (paper, Eq. 5).
+    """Return S as CSR and the degree d of the anisotropically normalized affinity (paper, Eq. 5).
 
     Parameters
     ----------
     affinity
         ``(n_points, n_points)``; no row is empty.
     anisotropy
-        The power of the sums that is divided out.
+        Exponent of the row sums by which affinities are divided.
     component
-        Connected component of each point, ``(n_points,)``; None for one. S does not depend on the unit of a component's
-        affinities, and neither do its bits on a power of two in it. The degrees of each component are in a unit of
-        their own.
+        Connected component of each point, ``(n_points,)``; None for a single component. S does not depend on the unit
+        of a component's affinities, and is bit-identical if the unit changes by a power of two. Each component has its
+        own unit of degrees.
     """
     normed = _in_units(affinity, component)
     symmetric = sp.csr_array((normed, affinity.indices, affinity.indptr), shape=affinity.shape)
@@ -91,7 +93,7 @@ def normalise(
 
 def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
     """Multiply every entry by the factors of its row and of its column, in place."""
-    # In pieces: at a million points every array as long as the edges is some 400 MB.
+    # In blocks, because at a million points an array with one value per edge takes about 400 MB.
     n_pieces = -(-matrix.nnz // PIECE)
     cuts = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, n_pieces + 1)[1:-1])
     for first, last in pairwise([0, *cuts.tolist(), matrix.shape[0]]):
@@ -100,14 +102,14 @@ def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
             np.repeat(factors[first:last], np.diff(matrix.indptr[first : last + 1])),
             factors[matrix.indices[entries]],
         )
-        # The larger first: an affinity is at most either sum, so that it cannot overflow, and what is faint beside one
-        # sum but not beside the other does not vanish. And an entry has the bits of its mirror image.
+        # Divide by the larger sum first: an affinity is at most as large as either sum, so it cannot overflow, and it
+        # does not vanish if it is tiny compared with only one of them. An entry and its mirror image are bit-identical.
         matrix.data[entries] *= np.maximum(*ends)
         matrix.data[entries] *= np.minimum(*ends)
 
 
 def relative(affinity: sp.csr_array, component: Int32) -> sp.csr_array:
-    """Return the affinities over the largest of their component, each ``(n_points, n_points)``."""
+    """Divide affinities ``(n_points, n_points)`` by the largest affinity of their component."""
     scaled = sp.csr_array((_in_units(affinity, component), affinity.indices, affinity.indptr), shape=affinity.shape)
     scaled.data /= np.repeat(_largest(scaled, component)[component], np.diff(affinity.indptr))
     return scaled
@@ -121,14 +123,14 @@ def _largest(affinity: sp.csr_array, component: Int32) -> Float64:
 
 
 def _in_units(affinity: sp.csr_array, component: Int32 | None) -> Float64:
-    """Return the affinities, those of each component times the power of two that takes the largest below 2^UNIT."""
+    """Multiply each component by the power of two that moves its largest affinity just below 2^UNIT."""
     counts = np.diff(affinity.indptr)
     place = np.zeros(counts.size, dtype=np.int32) if component is None else component
     exponents = UNIT - np.frexp(_largest(affinity, place))[1]
     if exponents.size == 1 and abs(int(exponents[0])) < MOST_AT_ONCE:
         return np.asarray(affinity.data * np.ldexp(1.0, exponents[0]))
     scaled: Float64 = affinity.data.copy()
-    # In two steps: the power of two that a very small affinity needs may be no float itself.
+    # In two steps, because the power of two that a very small affinity needs may not be a float.
     for part in (exponents // 2, exponents - exponents // 2):
         factors = np.ldexp(1.0, part)
         scaled *= factors[0] if factors.size == 1 else np.repeat(factors[place], counts)
@@ -147,21 +149,21 @@ def lanczos(
     steps
         Number of products with S.
     deflate
-        Orthonormal vectors to stay orthogonal to, ``(n_points, n_vectors)``.
+        Orthonormal vectors, ``(n_points, n_vectors)``, whose span is removed from S.
     ends_only
-        Only the smallest and the largest value matter; an eigenvalue may be found twice.
+        If True, only the smallest and the largest value are reliable, and an eigenvalue may occur twice.
     """
-    # Products of a few long vectors: several threads wait for each other longer than they work (24,000 points and 120
-    # steps on two busy cores: 4.5 s of computing with two threads, 0.7 s with one).
+    # In products of a few long vectors, threads wait for each other longer than they work: 24,000 points and 120 steps
+    # on two busy cores took 4.5 s of CPU time with two threads and 0.7 s with one.
     with one_blas_thread():
         values, _, residuals = _ritz(symmetric, steps, deflate, ends_only)
     return values, residuals
 
 
 def bipartite(affinity: sp.csr_array) -> tuple[Bool, Int32]:
-    """Return whether each point lies in a bipartite component, ``(n_points,)``, and a label of its component."""
+    """Return whether each point lies in a bipartite component, and the label of its component, ``(n_points,)`` each."""
     n_points, starts, columns = affinity.shape[0], affinity.indptr, affinity.indices
-    # In the double cover, where every step changes the sheet, a bipartite component is two and any other is one.
+    # In the double cover, where every step changes the sheet, only bipartite components fall into two components.
     kind = np.int32 if 2 * max(n_points, affinity.nnz) < 2**31 else np.int64
     cover = np.concatenate([starts, starts[1:] + kind(affinity.nnz)], dtype=kind, casting="same_kind")
     other = np.concatenate([columns + kind(n_points), columns], dtype=kind, casting="same_kind")
@@ -172,20 +174,20 @@ def bipartite(affinity: sp.csr_array) -> tuple[Bool, Int32]:
 
 
 def alternating(symmetric: sp.csr_array, top: Float64, component: Int32) -> Bool:
-    """Return whether the walk of each component alternates, wholly or nearly, between two halves.
+    """Return whether the random walk of each component alternates, wholly or nearly, between two halves.
 
     Parameters
     ----------
     symmetric
-        S of `normalise`, ``(n_points, n_points)``.
+        S of `normalize`, ``(n_points, n_points)``.
     top, component
-        Eigenvectors to eigenvalue 1, one per component, in one vector, and the component of each point,
+        Eigenvectors of all components for eigenvalue 1, combined into one vector, and the component of each point,
         ``(n_points,)`` each.
 
     Returns
     -------
     ndarray
-        ``(n_components,)``.
+        ``(n_components,)``, boolean.
     """
     width = min(max(PROBED // top.size, 1), MOST_PROBES)
     heat = np.random.default_rng(20210718).standard_normal((top.size, width))
@@ -193,7 +195,7 @@ def alternating(symmetric: sp.csr_array, top: Float64, component: Int32) -> Bool
     def sums(values: Float64) -> Float64:
         return np.asarray(np.bincount(component, values))
 
-    for column in heat.T:  # without what is stationary
+    for column in heat.T:  # remove the stationary part
         column -= sums(column * top)[component] * top
     for _ in range(FEW_STEPS):
         heat = symmetric @ heat
@@ -209,10 +211,10 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
     Parameters
     ----------
     symmetric, degree
-        S and d of `normalise`.
+        S and d of `normalize`.
     guesses
         Functions on the points that are nearly constant along edges, ``(n_points, n_guesses)``, such as indicators of
-        parts that are nearly cut off: Lanczos alone is far from modes as slow as theirs.
+        nearly disconnected parts. Lanczos alone does not converge to modes as slow as these.
     """
     top = np.sqrt(degree / degree.sum())[:, None]
     if degree.size <= DENSE:
@@ -222,7 +224,7 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
     with one_blas_thread():
         units: list[Float64] | None = [] if _window(symmetric, STEPS) == STEPS else None
         values, vectors, _ = _ritz(symmetric, STEPS, top, False, units)
-        # Vectors that were not kept are walked through again.
+        # If the Lanczos vectors were not kept, a second Lanczos run computes them again.
         again = (unit for unit, _, _ in _walk(symmetric, STEPS, top, 2)) if units is None else units
         mode = np.zeros(degree.size)
         for unit, share in zip(again, vectors[:, -1], strict=False):
@@ -233,16 +235,16 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
 
 
 def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64) -> tuple[Float64, float, float]:
-    """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, that and its residual."""
+    """Combine vectors, orthogonally to ``top``, to the largest Ritz value; return vector, value and residual."""
     for _ in range(2):
         candidates = candidates - top @ (top.T @ candidates)
         candidates /= np.linalg.norm(candidates, axis=0)
-    # The mode may be a combination of the guesses; what is left of it would be rounding.
+    # If the mode is a combination of the guesses, its remainder is rounding and must be dropped.
     basis, sizes, _ = np.linalg.svd(candidates, full_matrices=False)
     candidates = basis[:, sizes > 1e-6 * sizes[0]]
     candidates = candidates - top @ (top.T @ candidates)
     moved = symmetric @ candidates
-    # Of I - S, whose small values would drown in the rounding of values near 1.
+    # Eigenvalues of I - S, because small gaps would be lost in the rounding of eigenvalues near 1.
     values, vectors = np.linalg.eigh(candidates.T @ (candidates - moved))
     vector = candidates @ vectors[:, 0]
     residual = float(np.linalg.norm(vector - moved @ vectors[:, 0] - values[0] * vector))
@@ -250,48 +252,45 @@ def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64
 
 
 def _window(symmetric: sp.csr_array, steps: int) -> int:
-    """Return how many vectors to stay orthogonal to.
+    """Return the number of previous vectors to which a new Lanczos vector is made orthogonal.
 
-    The recurrence needs only the last two; with all of them no eigenvalue is found twice, but the ends of the spectrum
-    are the same, and at a million points they took 500 MB and most of the time.
+    Lanczos needs only the last two vectors. If all vectors are kept, no eigenvalue occurs twice, but the ends of the
+    spectrum do not change; at a million points, all vectors took 500 MB and most of the run time.
     """
     return 2 if steps * symmetric.shape[0] > MOST_REMEMBERED else steps
 
 
 def _ritz(
-    symmetric: sp.csr_array,
-    steps: int,
-    deflate: Float64 | None,
-    ends_only: bool,
-    units: list[Float64] | None = None,
+    symmetric: sp.csr_array, steps: int, deflate: Float64 | None, ends_only: bool, units: list[Float64] | None = None
 ) -> tuple[Float64, Float64, Float64]:
-    """Return Ritz values, their vectors in the basis of Lanczos, and their residual norms; put the basis into a list.
+    """Return Ritz values, their eigenvectors in the Lanczos basis, and their residual norms.
 
-    A basis that is remembered is also the one to put together a mode from: a second walk took as long as the first.
+    If ``units`` is given, append the Lanczos vectors to this list. An eigenvector can then be computed without a second
+    Lanczos run, which would take as long as the first.
     """
     window = 2 if ends_only else _window(symmetric, steps)
     entries = []
-    for unit, diagonal, beside in _walk(symmetric, steps, deflate, window):
-        entries.append((diagonal, beside))
+    for unit, diagonal, off_diagonal in _walk(symmetric, steps, deflate, window):
+        entries.append((diagonal, off_diagonal))
         if units is not None:
             units.append(unit)
     if not entries:
         return np.zeros(1), np.zeros((0, 1)), np.zeros(1)
-    diagonal, beside = np.array(entries).T
-    matrix = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+    diagonal, off_diagonal = np.array(entries).T
+    matrix = np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1)
     values, vectors = np.linalg.eigh(matrix)
-    return values, vectors, np.abs(vectors[-1]) * beside[-1]
+    return values, vectors, np.abs(vectors[-1]) * off_diagonal[-1]
 
 
 def _walk(
     symmetric: sp.csr_array, steps: int, deflate: Float64 | None, window: int
 ) -> Iterator[tuple[Float64, float, float]]:
-    """Yield the vectors of Lanczos with their diagonal entry of T and the one beside it; fewer if they span all."""
-    # A fixed start: a spectrum is a fact about the graph and must not depend on a seed.
+    """Yield each Lanczos vector and its two entries of T; stop early if the vectors span the space."""
+    # The start is fixed, because the spectrum is a property of the graph and must not depend on a seed.
     vector = np.random.default_rng(20210718).standard_normal(symmetric.shape[0])
     known = np.zeros((vector.size, 0)) if deflate is None else deflate
     basis = np.zeros((window, vector.size))
-    length = _orthogonalise(vector, known, basis)
+    length = _orthogonalize(vector, known, basis)
     for step in range(steps):
         if length < 1e-9:  # the Krylov space is exhausted: its Ritz values are eigenvalues
             return
@@ -299,14 +298,14 @@ def _walk(
         unit = basis[step % window]
         vector = symmetric @ unit
         diagonal = float(unit @ vector)
-        # Rows that are still zero would be half of the work.
-        length = _orthogonalise(vector, known, basis[: step + 1])
+        # Pass only the rows in use, because zero rows would double the CPU time.
+        length = _orthogonalize(vector, known, basis[: step + 1])
         yield unit, diagonal, length if length >= 1e-9 else 0.0
 
 
-def _orthogonalise(vector: Float64, known: Float64, basis: Float64) -> float:
-    """Make a vector orthogonal to others, in place, and return its length."""
-    for _ in range(2):  # once leaves a remnant of what was just removed
+def _orthogonalize(vector: Float64, known: Float64, basis: Float64) -> float:
+    """Make a vector orthogonal to the known vectors and the basis, in place, and return its length."""
+    for _ in range(2):  # a single pass leaves a remnant due to rounding
         vector -= known @ (known.T @ vector)
         vector -= basis.T @ (basis @ vector)
     return float(np.linalg.norm(vector))

@@ -1,4 +1,4 @@
-"""Pictures of samples (map, clustered distances, scales, smoothness of variables), of cell types and of cells."""
+"""Plot samples, cell types and cells with matplotlib: maps, heatmaps, bars, scales and smoothness; for users."""
 
 from heatmover.pl.cells import abundance_state, composition, drivers, explanation
 from heatmover.pl.plots import distance_heatmap, sample_map, scales, smoothness

@@ -1,4 +1,7 @@
-"""Pictures of samples: their map, their distances, scales, and how smooth a variable is over them."""
+"""Plot samples: their map, their distances, the compared scales, and the smoothness of variables.
+
+Users call it with studies, comparisons or AnnData. It draws into matplotlib axes and changes nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from heatmover._base.validation import RandomState, as_array, check_option
 from heatmover._base.words import counted, find, quoted
 from heatmover.diffusion.scales import MIXED
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.manifold import classical_scaling, diffusion_map, phate, umap
+from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.manifold import smoothness as test_smoothness
 from heatmover.statistics.permutations import TestResult
 from heatmover.study.comparison import Comparison
@@ -22,26 +25,24 @@ from heatmover.study.drawing.heatmap import draw_heatmap
 from heatmover.study.drawing.map import SampleMap, axis_labels
 from heatmover.study.drawing.style import FAINT, INK, QUIET, DrawnVariable, Palette, new_axes, read_variable
 from heatmover.study.study import Study
-from heatmover.tl.layout import KEY, MAPS, samples, scale_summary
-
-__all__ = ["Pictured", "distance_heatmap", "read_data", "sample_map", "scales", "smoothness"]
+from heatmover.tl.layout import KEY, MAPS, compute_map, samples, scale_summary
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Pictured:
-    """Samples to draw.
+class PlotData:
+    """The samples to draw.
 
     Attributes
     ----------
     names
-        Of the samples.
+        Names of the samples.
     distances
-        ``(n_samples, n_samples)``.
+        Distances between the samples, ``(n_samples, n_samples)``.
     source
-        The comparison, or the AnnData of samples.
+        The `Comparison`, or the AnnData with samples as rows.
     table
-        Variables of the samples of a study, a DataFrame; None if ``source`` holds them or nobody does.
+        DataFrame of sample metadata; None for a comparison, which has no metadata.
     """
 
     names: tuple[str, ...]
@@ -51,113 +52,91 @@ class Pictured:
 
     @property
     def alike(self) -> Bool | None:
-        """``(n_samples, n_samples)``: pairs that cannot be told apart; None without intervals."""
+        """True for pairs that do not differ significantly, ``(n_samples, n_samples)``; None without intervals."""
         if isinstance(self.source, Comparison):
             intervals = self.source.intervals
-            return None if intervals is None else ~intervals.told_apart
+            return None if intervals is None else ~intervals.distinguishable
         stored = self.source.uns[KEY].get("intervals")
         return None if stored is None else np.asarray(stored["lower"]) <= 0
 
     def variable(self, color: Any) -> DrawnVariable:
-        """Return a column of obs by its name, or values as they are."""
+        """Return the variable to draw, given by the name of a column of obs or by values."""
         if not isinstance(color, str):
             return read_variable(color, self.names)
-        if self.table is not None:
-            columns = [str(name) for name in self.table.columns]
-            return read_variable(self.table[find(color, columns, "the name of a variable of the samples")], self.names)
-        if isinstance(self.source, Comparison):
+        if self.table is None:
             raise InvalidInputError(
-                "values for the samples", f"the name {quoted(color)}", "a Comparison knows no variables; pass an array"
+                "values for the samples",
+                f"the name {quoted(color)}",
+                "a Comparison has no sample metadata; pass an array",
             )
-        if color in list(self.source.uns[KEY].get("varying", ())):
+        if not isinstance(self.source, Comparison) and color in list(self.source.uns[KEY].get("varying", ())):
             raise InvalidInputError(
                 f"{quoted(color)} to be constant within each sample",
                 "that it varies within samples",
-                "choose a variable of samples, not of cells",
+                "choose sample metadata, not an annotation of cells",
             )
-        columns = list(self.source.obs.columns)
-        column = self.source.obs[find(color, columns, "the name of a variable of the samples")]
+        columns = [str(name) for name in self.table.columns]
+        column = self.table[find(color, columns, "the name of a column of sample metadata")]
         return read_variable(column, self.names, color)
 
     def variables(self, color: Any) -> list[DrawnVariable]:
-        """Return several: a name, a list of names, a mapping from names to values, or values."""
+        """Return the variables to draw, given by a name, a list of names, a mapping from names to values, or values."""
         if color is None:
             return []
-        # Each value of a mapping is a whole variable, or the value of one sample.
-        if isinstance(color, Mapping) and all(_is_many(values) for values in color.values()):
+        # A mapping contains either whole variables or the values of single samples.
+        if isinstance(color, Mapping) and all(
+            hasattr(values, "__len__") and not isinstance(values, str) for values in color.values()
+        ):
             return [read_variable(values, self.names, str(name)) for name, values in color.items()]
         if self._are_columns(color):
             return [self.variable(name) for name in color]
         return [self.variable(color)]
 
     def _are_columns(self, color: Any) -> bool:
-        """Tell a list of names of variables from a list of values, which has the length of the samples."""
-        if isinstance(self.source, Comparison) or isinstance(color, str) or not isinstance(color, Sequence):
+        """Return whether a list contains names of columns instead of one value per sample."""
+        if self.table is None or isinstance(color, str) or not isinstance(color, Sequence):
             return False
         words = all(isinstance(each, str) for each in color)
-        return words and (len(color) != len(self.names) or set(color) <= set(self.source.obs.columns))
+        return words and (len(color) != len(self.names) or set(color) <= set(self.table.columns))
 
     def coordinates(self, basis: str) -> tuple[Float64, tuple[str, str]]:
-        """Return a map ``(n_samples, 2)`` and the labels of its axes."""
+        """Return the coordinates of a map, ``(n_samples, 2)``, and the labels of its axes."""
         if isinstance(self.source, Comparison):
-            return self._computed(basis)
-        known = [name.removeprefix("X_") for name in self.source.obsm]
-        name = find(basis.removeprefix("X_"), known, "basis to be a map in obsm")
+            check_option("basis", basis, MAPS)
+            if basis == "mds":
+                scaling, ratios = classical_scaling(self.distances, 2)
+                return scaling, axis_labels(basis, ratios)
+            return _two(compute_map(basis, self.distances, 2, 10)), axis_labels(basis)
+        stored = [name.removeprefix("X_") for name in self.source.obsm]
+        name = find(basis.removeprefix("X_"), stored, "basis to be a map in obsm")
         places = self.source.obsm[f"X_{name}" if f"X_{name}" in self.source.obsm else name]
         places = as_array(f"obsm[{name!r}]", places, dtype=np.float64)[:, :2]
         shares = self.source.uns.get("mds", {}).get("variance_ratio") if name == "mds" else None
         return _two(places), axis_labels(name, shares)
 
-    def _computed(self, basis: str) -> tuple[Float64, tuple[str, str]]:
-        check_option("basis", basis, MAPS)
-        if basis == "mds":
-            places, shares = classical_scaling(self.distances, 2)
-            return places, axis_labels(basis, shares)
-        n_samples = len(self.names)
-        if basis == "diffusion":
-            few = min(10, n_samples - 1)
-            return _two(diffusion_map(self.distances, min(2, n_samples - 1), k=few)), axis_labels(basis)
-        make, few = {"phate": (phate, 5), "umap": (umap, 10)}[basis]
-        return _two(make(self.distances, k=max(1, min(few, n_samples - 2)))), axis_labels(basis)
 
-    def scales(self) -> Mapping[str, Any]:
-        """Return what each scale has of the distances, and why the largest is the largest."""
-        if isinstance(self.source, Comparison):
-            return scale_summary(self.source)
-        stored: Mapping[str, Any] = self.source.uns[KEY]["scales"]
-        return stored
-
-
-def read_data(data: Any, key: str = KEY, *, maps: Sequence[str] = ()) -> Pictured:
-    """Return the samples to draw."""
+def read_data(data: Any, key: str = KEY, *, maps: Sequence[str] = ()) -> PlotData:
+    """Return the samples to draw from a study, a comparison or an AnnData."""
     if isinstance(data, Study):
         compared = data.comparison
-        return Pictured(compared.names, compared.distances, compared, data.variables)
+        return PlotData(compared.names, compared.distances, compared, data.variables)
     if isinstance(data, Comparison):
-        return Pictured(data.names, data.distances, data)
+        return PlotData(data.names, data.distances, data)
     if not (hasattr(data, "obs") and hasattr(data, "obsp")):
         raise InvalidInputError(
             "a Comparison, or an AnnData after hm.tl.sample_distances", type(data).__name__, "see hm.tl.samples"
         )
-    if not _holds_samples(data):
+    note = data.uns.get(KEY)
+    if not (hasattr(note, "keys") and "varying" in note and "distances" in data.obsp):
         data = samples(data, key, maps=[name for name in maps if name in MAPS])
     if data.n_obs < 2:
         raise InvalidInputError("at least two samples", f"{data.n_obs}")
     distances = np.asarray(data.obsp["distances"], dtype=np.float64)
-    return Pictured(tuple(map(str, data.obs_names)), distances, data)
-
-
-def _holds_samples(data: Any) -> bool:
-    note = data.uns.get(KEY)
-    return hasattr(note, "keys") and "varying" in note and "distances" in data.obsp
-
-
-def _is_many(values: Any) -> bool:
-    return hasattr(values, "__len__") and not isinstance(values, str)
+    return PlotData(tuple(map(str, data.obs_names)), distances, data, data.obs)
 
 
 def _two(places: Float64) -> Float64:
-    """Return two columns, of which the second is zero if there was none."""
+    """Return the first two columns, with zeros for a missing second column."""
     return places if places.shape[1] > 1 else np.column_stack([places[:, 0], np.zeros(len(places))])
 
 
@@ -171,33 +150,36 @@ def sample_map(
     key: str = "heatmover",
     ax: Any = None,
 ) -> Any:
-    """Draw a map of the samples, coloured by any variable.
+    """Draw a map of the samples, colored by any variable.
 
-    A thin line joins each sample with its nearest one, which the map, being flat, may show too far away.
+    A thin line connects each sample to its nearest sample, because a map in two dimensions may show near samples far
+    apart.
 
     Parameters
     ----------
     data
-        The AnnData of `heatmover.tl.samples`, one of cells after `heatmover.tl.sample_distances`, or a `Comparison`.
+        A `Comparison`, the AnnData of `heatmover.tl.samples`, or an AnnData of cells after
+        `heatmover.tl.sample_distances`.
     color
-        A column of ``.obs``; or values in the order of the samples, or a mapping or Series from their names. Numbers
-        get a colour bar, anything else colours and shapes; where values are missing the sample is grey.
+        Variable to show: a column of ``.obs``, values in the order of the samples, or a mapping or Series from sample
+        names to values. Numbers have a color bar; groups have colors and shapes. Samples with a missing value are gray.
     basis
-        ``"mds"``, ``"diffusion"``, ``"phate"``, ``"umap"``, or another map in ``.obsm``.
+        Name of the map: ``"mds"``, ``"diffusion"``, ``"phate"``, ``"umap"``, or another map in ``.obsm``.
     palette
-        A mapping from groups to colours, or for numbers the name of a colour map. Default: Okabe and Ito's colours, and
-        viridis, all safe for the colour-blind.
+        For groups, a mapping from groups to colors; for numbers, the name of a color map. The defaults, Okabe and Ito's
+        colors and viridis, are color-blind safe.
     names
-        Write the names of samples where there is room, as many as fit; default up to 1,000 samples.
+        Whether to write the names of the samples; names that do not fit are left out. Default: true for up to 1,000
+        samples.
     key
-        Where `sample_distances` wrote, if ``data`` holds cells.
+        Key of ``.uns`` under which `sample_distances` stored its results, if ``data`` is an AnnData of cells.
     ax
-        Axes to draw into; default new ones.
+        Axes to draw into; default: new axes.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With the map.
+        Axes with the map.
 
     Examples
     --------
@@ -208,24 +190,24 @@ def sample_map(
     >>> axes.get_title(loc="left")
     'Map of 8 samples'
     """
-    pictured = read_data(data, key, maps=[basis])
-    variable = None if color is None else pictured.variable(color)
-    places, labels = pictured.coordinates(basis)
-    others = pictured.distances.copy()
+    plotted = read_data(data, key, maps=[basis])
+    variable = None if color is None else plotted.variable(color)
+    places, labels = plotted.coordinates(basis)
+    others = plotted.distances.copy()
     np.fill_diagonal(others, np.inf)
-    drawn = SampleMap(pictured.names, places, labels, others.argmin(axis=1), variable, palette)
+    drawn = SampleMap(plotted.names, places, labels, others.argmin(axis=1), variable, palette)
     return drawn.draw(new_axes() if ax is None else ax, with_names=names)
 
 
 def distance_heatmap(
     data: Any, color: Any = None, *, palette: Palette = None, key: str = "heatmover", ax: Any = None
 ) -> dict[str, Any]:
-    """Draw all distances between samples, ordered by hierarchical clustering, with variables beside them.
+    """Draw a clustered heatmap of the distances between samples, with variables as strips.
 
-    Samples are joined by average linkage; the tree is turned so that neighbours in the picture are as near as
-    possible (up to 1,000 samples). Names are written if they can be read. Colours change between the 1st and the 99th
-    percentile of the distances. Pairs that cannot be told apart are hatched, if intervals are at hand
-    (``n_bootstrap``).
+    Samples are clustered by average linkage. For up to 1,000 samples, the leaves of the tree are ordered so that
+    adjacent samples are as near as possible. Names of samples are shown if they would be legible. The color scale spans
+    the 1st to the 99th percentile of the distances. If ``data`` has confidence intervals (``n_bootstrap``), pairs that
+    do not differ significantly are hatched.
 
     Parameters
     ----------
@@ -235,17 +217,17 @@ def distance_heatmap(
         Variables for strips above the heatmap: a column of ``.obs``, a list of columns, a mapping from names of
         variables to values, or values for the samples.
     palette
-        A mapping from groups to colours, for all strips.
+        A mapping from groups to colors, for all strips.
     key
-        Where `sample_distances` wrote, if ``data`` holds cells.
+        Key of ``.uns`` under which `sample_distances` stored its results, if ``data`` is an AnnData of cells.
     ax
-        Axes to draw into; the tree and the strips stand above it and the legends to its right, so that it needs some
-        room there. Default new ones.
+        Axes to draw into, with space for the tree and the strips above them, and for legends to the right. Default: new
+        axes.
 
     Returns
     -------
     dict of str to matplotlib.axes.Axes
-        ``"heatmap"``, ``"dendrogram"``, ``"colorbar"``, and if there are variables ``"strips"``.
+        Axes ``"heatmap"``, ``"dendrogram"``, ``"colorbar"`` and, with variables, ``"strips"``.
 
     Examples
     --------
@@ -257,31 +239,32 @@ def distance_heatmap(
     >>> sorted(axes)
     ['colorbar', 'dendrogram', 'heatmap', 'strips']
     """
-    pictured = read_data(data, key)
-    variables = pictured.variables(color)
+    plotted = read_data(data, key)
+    variables = plotted.variables(color)
     axes = new_axes((8.0, 7.0)) if ax is None else ax
-    return draw_heatmap(axes, pictured.names, pictured.distances, variables, palette, alike=pictured.alike)
+    return draw_heatmap(axes, plotted.names, plotted.distances, variables, palette, alike=plotted.alike)
 
 
 def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
-    """Draw what each scale has of the distances, and how the largest scale was chosen.
+    """Draw the contribution of each scale to the distances, and how the largest scale was chosen.
 
-    Bars: share of the mean distance between samples. Line: how much the heat of two cells still differs after so many
-    steps (total variation); the automatic choice is the first scale at which it is at most a half.
+    Bars show the share of each scale in the mean distance between samples. The line shows the total variation distance
+    between the diffused masses of two cells after the number of steps of each scale. The automatic choice is the first
+    scale at which the total variation is at most one half.
 
     Parameters
     ----------
     data
         As in `sample_map`.
     key
-        Where `sample_distances` wrote, if ``data`` holds cells.
+        Key of ``.uns`` under which `sample_distances` stored its results, if ``data`` is an AnnData of cells.
     ax
-        Axes to draw into; default new ones.
+        Axes to draw into; default: new axes.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With bars and line.
+        Axes with the bars and the line.
 
     Examples
     --------
@@ -290,9 +273,10 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     >>> data = hm.datasets.cohort(8, cells_per_sample=50)
     >>> axes = scales(hm.compare(data.points, data.labels))
     >>> axes.get_xlabel()
-    'steps of the heat'
+    'diffusion steps'
     """
-    shares = read_data(data, key).scales()
+    source = read_data(data, key).source
+    shares = scale_summary(source) if isinstance(source, Comparison) else source.uns[KEY]["scales"]
     axes = picture.new_axes((6.4, 4.0)) if ax is None else ax
     scale, share, decay = (np.asarray(shares[name]) for name in ("scale", "share", "decay"))
     largest = int(shares["max_scale"])
@@ -302,7 +286,7 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     ticks = np.arange(0 if decay.size else scale[0], max(largest, decay.size - 1) + 1)
     axes.set_xticks(ticks, [f"$2^{{{k}}}$" for k in ticks])
     axes.set_ylim(0, 1.04 if decay.size else None)
-    axes.set_xlabel("steps of the heat", color=INK, fontsize=11)
+    axes.set_xlabel("diffusion steps", color=INK, fontsize=11)
     axes.set_ylabel("fraction", color=INK, fontsize=11)
     axes.set_title("Scales compared", loc="left", color=INK, fontsize=14, pad=26)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, frameon=False, fontsize=9, labelcolor=INK)
@@ -314,7 +298,7 @@ def _draw_decay(axes: Any, decay: Any, largest: int) -> None:
     orange = picture.COLORS[1]
     axes.plot(
         np.arange(decay.size), decay, "o-", color=orange, markersize=5, linewidth=1.6, markeredgecolor="white",
-        label="difference of the heat of two cells", zorder=3,
+        label="total variation between diffused cells", zorder=3,
     )  # fmt: skip
     axes.axhline(MIXED, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     if largest < decay.size:
@@ -342,36 +326,39 @@ def smoothness(
     key: str = "heatmover",
     ax: Any = None,
 ) -> Any:
-    """Draw how smooth variables are over near samples: less than 1 is smoother than chance.
+    """Draw how smoothly each variable changes between neighboring samples; below 1 is smoother than by chance.
 
-    A bar is the Laplacian smoothness of a variable over what it has on average when permuted over the samples
-    (`heatmover.manifold.smoothness`), a grey band where 95 % of the permuted ones lie, beside it the p-value of the
-    permutation test. P-values are of each variable by itself; with many, see `heatmover.statistics.false_discovery`.
+    Each bar shows the Laplacian smoothness of a variable (`heatmover.manifold.smoothness`), divided by the mean
+    smoothness over permutations of the samples. The gray band contains 95% of the permutations. The p-value of the
+    permutation test is written next to the band. P-values are not corrected for the number of variables;
+    `heatmover.statistics.false_discovery` corrects them.
 
     Parameters
     ----------
     data
         As in `sample_map`.
     variables
-        Columns of ``.obs``, or a mapping from names to values for the samples. Numbers or groups. A sample without a
-        value is left out of the test of that variable, and the label says so.
+        Numeric or categorical variables: columns of ``.obs``, or a mapping from names of variables to values. Samples
+        with a missing value are left out of the test of the variable; the label of the variable then states the number
+        of tested samples.
     blocks
-        What ties samples together, such as patients: a column of ``.obs``, a list of columns, a mapping from names to
-        values, or values for the samples. A variable that is the same throughout every block is permuted by whole
-        blocks, of which samples are not neighbours of each other; any other is permuted within blocks.
+        Variables that identify dependent samples, such as the patient: a column of ``.obs``, a list of columns, a
+        mapping from names of variables to values, or values for the samples. A variable that is constant within blocks
+        is permuted between whole blocks, and samples of the same block do not count as neighbors. Any other variable is
+        permuted within blocks.
     k
-        Neighbours of each sample in their graph; with fewer samples, all others.
+        Number of neighbors of each sample in the graph of samples, at most all other samples.
     n_permutations, random_state
-        Of the permutation tests.
+        Number of permutations of each test, and seed of the permutations.
     key
-        Where `sample_distances` wrote, if ``data`` holds cells.
+        Key of ``.uns`` under which `sample_distances` stored its results, if ``data`` is an AnnData of cells.
     ax
-        Axes to draw into; default new ones.
+        Axes to draw into; default: new axes.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With one bar for each variable, the smoothest on top.
+        Axes with one bar for each variable; the smoothest variable is on top.
 
     Examples
     --------
@@ -383,13 +370,13 @@ def smoothness(
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['condition']
     """
-    pictured = read_data(data, key)
-    columns = pictured.variables(variables)
+    plotted = read_data(data, key)
+    columns = plotted.variables(variables)
     if not columns:
         raise InvalidInputError("at least one variable", "none")
-    tied = _blocks(pictured.variables(blocks))
+    tied = _blocks(plotted.variables(blocks))
     asked = {"n_permutations": n_permutations, "random_state": random_state}
-    tests = [_test(pictured, variable, tied, k, asked) for variable in columns]
+    tests = [_test(plotted, variable, tied, k, asked) for variable in columns]
     tests.sort(key=lambda tested: -tested[1].statistic)
     axes = picture.new_axes((6.4, 1.6 + 0.42 * len(tests))) if ax is None else ax
     _draw(axes, tests)
@@ -397,7 +384,7 @@ def smoothness(
 
 
 def _blocks(variables: list[DrawnVariable]) -> dict[str, Any]:
-    """Return the block of every sample by the names of variables, or raise if a sample has none."""
+    """Return the block of every sample, by name of the block variable; raise if a value is missing."""
     for variable in variables:
         if variable.missing.any():
             raise InvalidInputError(
@@ -411,18 +398,16 @@ def _blocks(variables: list[DrawnVariable]) -> dict[str, Any]:
 
 
 def _test(
-    pictured: Pictured, variable: DrawnVariable, tied: dict[str, Any], k: int, asked: dict[str, Any]
+    plotted: PlotData, variable: DrawnVariable, tied: dict[str, Any], k: int, asked: dict[str, Any]
 ) -> tuple[str, TestResult]:
     known = np.flatnonzero(~variable.missing)
-    total = len(pictured.names)
+    total = len(plotted.names)
     if known.size < 3:
-        raise InvalidInputError(f"{variable.name!r} known of at least 3 samples", f"{known.size}")
-    signal: Any = variable.numbers[known] if variable.numbers is not None else None
-    if signal is None:
-        signal = np.array(variable.groups, dtype=object)[variable.codes[known]]
+        raise InvalidInputError(f"values of {variable.name!r} for at least 3 samples", f"{known.size}")
+    values = np.array(variable.groups, dtype=object)[variable.codes] if variable.numbers is None else variable.numbers
     result = test_smoothness(
-        pictured.distances[np.ix_(known, known)],
-        signal,
+        plotted.distances[np.ix_(known, known)],
+        values[known],
         k=min(k, known.size - 1) if isinstance(k, int) else k,
         blocks={name: block[known] for name, block in tied.items()} or None,
         **asked,
@@ -436,7 +421,7 @@ def _draw(axes: Any, tests: list[tuple[str, TestResult]]) -> None:
     low, high = np.array([np.quantile(result.null, [0.025, 0.975]) for _, result in tests]).T
     values = np.array([result.statistic for _, result in tests])
     axes.barh(rows, values, height=0.42, color=picture.COLORS[0], zorder=2, label="observed")
-    axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95 % of permutations")
+    axes.barh(rows, high - low, left=low, height=0.78, color=FAINT, zorder=1, label="95% of permutations")
     axes.axvline(1.0, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
     right = max(float(values.max()), float(high.max())) * 1.02
     for row, (_, result) in enumerate(tests):
@@ -447,7 +432,7 @@ def _draw(axes: Any, tests: list[tuple[str, TestResult]]) -> None:
     axes.set_xlim(0, right)
     axes.set_ylim(-0.6, len(tests) - 0.4)
     axes.set_yticks(rows, [label for label, _ in tests])
-    axes.set_xlabel("roughness over near samples (1: as by chance)", color=INK, fontsize=11)
+    axes.set_xlabel("roughness between neighboring samples (1: by chance)", color=INK, fontsize=11)
     axes.set_title("Smoothness", loc="left", color=INK, fontsize=14, pad=26)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=2, frameon=False, fontsize=9, labelcolor=INK)
     picture.bare(axes)

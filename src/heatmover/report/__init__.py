@@ -1,6 +1,6 @@
-"""The report: one self-contained HTML page on a study, and the folder of results that holds it.
+"""Render the report of a study as one self-contained HTML page, and write the folder of results; for users and the CLI.
 
-The page is made of sections, each a small function here and a template of its own; `Section` adds further ones.
+A small function and a template make each section of the page. Users can add sections with `Section`.
 """
 
 from heatmover.report.folder import check_extras, result_folder, write_results

@@ -1,4 +1,4 @@
-"""A study in words: findings as rows of a table, what to keep in mind, and the methods as one would paste them."""
+"""Describe a study in words: table of findings, cautions and methods text, for the report and the terminal."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from heatmover._base.words import counted, listed, percent, unused, verb
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
+from heatmover.statistics.permutations import LEVEL
 from heatmover.study.cell_types import CellContrast
 from heatmover.study.comparison import Comparison
-from heatmover.study.examination import LEVEL, Finding
+from heatmover.study.examination import Finding
 from heatmover.study.study import Study
 from heatmover.study.tables import table_text
 
-__all__ = ["BEFORE", "cautions", "findings_table", "methods", "references", "row", "term_rows", "terms_table"]
+# Heading of the cautions, in the report and in the terminal.
+BEFORE = "Cautions"
 
-# Above what to keep in mind, in the page and in the terminal.
-BEFORE = "Before you believe it"
-
+# CSS classes of the badges in the report.
+MARKS = {"untested": "untested", "undecided": "maybe", "significant": "yes", "suggestive": "maybe", "none": "no"}
 NAMES = {"permanova": "PERMANOVA", "distance correlation": "distance correlation"}
 BLOCKS = {
-    "whole": "Samples of one block change places together: the evidence is the number of blocks.",
-    "within": "Values change places only within a block: differences between blocks do not count.",
-    "whole within": "Blocks change places as wholes, and only within larger blocks: the evidence is their number.",
+    "whole": "Whole blocks were permuted, so the sample size is the number of blocks, not the number of samples.",
+    "within": "Values were permuted only within blocks, so differences between blocks have no influence.",
+    "whole within": "Whole blocks were permuted within larger blocks. The number of whole blocks is the sample size.",
 }
-# Fewer samples in a group: one unusual sample can make or hide a difference.
+# With fewer samples in a group, one outlier can create or hide a difference.
 FEW_IN_GROUP = 5
-# With fewer permutations p is coarse: of 19, the best possible is 0.05.
+# With fewer permutations, p-values are coarse: with 19 permutations, the smallest possible p-value is 0.05.
 FEW_PERMUTATIONS = 99
 FEW_SAMPLES = 10
 
 KERNELS = {
     "gaussian": "edges were weighted by a Gaussian kernel exp(-d^2/b^2) of fixed bandwidth b = {bandwidth:.3g}",
     "adaptive": "edges were weighted by a Gaussian kernel exp(-d^2/(b_i b_j)) whose bandwidth follows the local "
-    "distance to neighbours (median {bandwidth:.3g})",
+    "distance to neighbors (median {bandwidth:.3g})",
     "box": "edges had equal weights",
 }
 METRIC_NAMES = {
@@ -66,19 +67,19 @@ TESTS = {
     "distance correlation": "distance correlation for numbers (Szekely et al., 2007)",
 }
 FURTHER = {
-    "dispersion": "unequal spread of groups by bounded distances within them, a robust PERMDISP (Anderson, 2006)",
-    "neighbor enrichment": "whether a sample's nearest samples share its group",
-    "smoothness": "smoothness over the graph of nearest samples (sum of squared differences along its edges)",
+    "dispersion": "differences in dispersion, by bounded distances within groups, a robust PERMDISP (Anderson, 2006)",
+    "neighbor enrichment": "enrichment of a sample's group among its nearest samples",
+    "smoothness": "smoothness over the graph of nearest samples (sum of squared differences between neighbors)",
 }
 GROUNDS = {
-    "euclidean": "straight lines between points",
-    "geodesic": "shortest paths along the graph",
-    "cost": "given costs",
+    "euclidean": "with costs along straight lines between points",
+    "geodesic": "with costs along shortest paths in the graph",
+    "cost": "with the given costs",
 }
 MOVES = {
-    "whole": "samples of the same {block} changed places together",
-    "within": "values changed places only within the same {block}",
-    "whole within": "blocks of {block} changed places as wholes, and only within larger ones",
+    "whole": "samples of the same {block} were permuted together",
+    "within": "values were permuted only within the same {block}",
+    "whole within": "whole blocks of {block} were permuted within larger blocks",
 }
 CITED = {
     "Tong et al.": "Tong A, Huguet G, Natik A, MacDonald K, Kuchroo M, Coifman R, Wolf G, Krishnaswamy S. Diffusion "
@@ -98,21 +99,21 @@ CITED = {
 
 
 def row(finding: Finding) -> dict[str, Any]:
-    """Return what the table of findings shows of a variable, in words."""
+    """Return the row of one variable in the table of findings, in words."""
     answer = finding.answer
     return {
         "variable": finding.variable,
         "kind": _kind(finding),
         "samples": finding.n_samples,
         "missing": finding.n_missing,
-        "verdict": _verdict(finding),
+        "verdict": {"mark": MARKS[finding.label[0]], "text": finding.label[1]},
         "test": "" if answer is None else NAMES[answer.test],
-        "effect": "" if answer is None else _effect(finding, answer),
+        "effect": finding.size,
+        "interval": "" if finding.interval is None else "95% CI {} to {}".format(*map(percent, finding.interval)),
         "p": None if answer is None else answer.p_value,
         "q": finding.q_value,
         "floor": f"smallest possible: {finding.limit[1]:.3g}" if finding.undecided else "",
-        "adjusted": finding.beside.removeprefix(", "),
-        "pairs": _within_pairs(finding),
+        "adjusted": finding.adjustment.removeprefix(", "),
         "nearest": _nearest(finding),
         "spread": _spread(finding),
         "smooth": _smooth(finding),
@@ -120,13 +121,8 @@ def row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _within_pairs(finding: Finding) -> str:
-    pairs = finding.pairs
-    return "" if pairs is None else f"{pairs.share} of what varies within the {counted(pairs.n_blocks, pairs.noun)}"
-
-
 def term_rows(design: DesignResult | None) -> list[dict[str, Any]]:
-    """Return what the table of terms shows of a design; the last row is the residual."""
+    """Return the rows of the table that lists the terms of a design; the last row is the residual."""
     if design is None:
         return []
     terms = [
@@ -135,7 +131,7 @@ def term_rows(design: DesignResult | None) -> list[dict[str, Any]]:
             "freedom": term.degrees_of_freedom,
             "share": percent(min(max(term.r_squared, 0.0), 1.0)),
             "left": percent(min(max(term.partial_r_squared, 0.0), 1.0)),
-            # Whole blocks of which each is a group of its own can only change names.
+            # If every block is a group of its own, permutations only rename groups, and there is no p-value.
             "p": term.p_value if term.smallest_p < 1 else None,
         }
         for term in design.terms
@@ -147,15 +143,15 @@ def term_rows(design: DesignResult | None) -> list[dict[str, Any]]:
 
 
 def findings_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows of `row` as CSV."""
-    columns = ["variable", "kind", "samples", "missing", "verdict", "test", "adjusted", "effect", "pairs", "p", "floor"]
-    columns += ["q", "nearest", "spread", "smooth"]
+    """Return rows from `row` as CSV."""
+    columns = ["variable", "kind", "samples", "missing", "verdict", "test", "adjusted", "effect", "interval"]
+    columns += ["p", "floor", "q", "nearest", "spread", "smooth"]
     named = [dict(one) | {"verdict": one["verdict"]["text"]} for one in rows]
     return table_text(columns, [[one[name] for name in columns] for one in named])
 
 
 def terms_table(design: DesignResult) -> str:
-    """Return what each term of a design explains as CSV, with all digits."""
+    """Return the table that lists the terms of a design as CSV, with all digits."""
     columns = ["degrees_of_freedom", "r_squared", "partial_r_squared", "p_value", "smallest_p"]
     return table_text(
         ["term", *columns], [[term.term, *(getattr(term, name) for name in columns)] for term in design.terms]
@@ -163,14 +159,20 @@ def terms_table(design: DesignResult) -> str:
 
 
 def cautions(study: Study) -> tuple[str, ...]:
-    """Return what the reader should know before believing the result."""
+    """Return all cautions that readers should know before they trust the result."""
     return (*study.notes, *_advised(study), *_few(study))
+
+
+def recorded(study: Study) -> dict[str, Any]:
+    """Return the study as plain values for JSON, with the sentences of the page: headline, cautions and methods."""
+    sentences = {"cautions": list(cautions(study)), "methods": list(methods(study))}
+    return {"headline": study.headline(), **study.plain(), **sentences}
 
 
 def _advised(study: Study) -> Iterator[str]:
     advice = study.comparison.diagnosis.advice
     if advice:
-        yield f"The graph that carries the distances is not perfect ({counted(len(advice), 'remark')} below)."
+        yield f"The diagnosis of the graph has {counted(len(advice), 'remark')}; see below."
 
 
 def _few(study: Study) -> Iterator[str]:
@@ -178,7 +180,7 @@ def _few(study: Study) -> Iterator[str]:
         if finding.answer is not None:
             yield from (f"{shortened(finding.variable)!r}: {caution}" for caution in _doubts(finding, finding.answer))
     if study.findings and len(study.comparison.names) < FEW_SAMPLES:
-        yield f"{counted(len(study.comparison.names), 'sample')} are few: only a large difference can show."
+        yield f"With {counted(len(study.comparison.names), 'sample')}, only a large difference can be significant."
 
 
 def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
@@ -186,47 +188,28 @@ def _doubts(finding: Finding, answer: TestResult) -> Iterator[str]:
     if small:
         yield (
             f"{small} of {counted(len(finding.groups), 'group')} {verb(small, 'has', 'have')} fewer than "
-            f"{FEW_IN_GROUP} samples; one unusual sample can make or hide a difference."
+            f"{FEW_IN_GROUP} samples; one outlier can create or hide a difference."
         )
     possible = len(answer.null)
     if possible < FEW_PERMUTATIONS:
         yield (
-            f"only {counted(possible, 'permutation')} could be tried, so that p cannot fall below "
-            f"{answer.smallest_p:.2g}."
+            f"only {counted(possible, 'permutation')} {verb(possible, 'exists', 'exist')}, so the smallest possible "
+            f"p-value is {answer.smallest_p:.2g}."
         )
-    spread = finding.tests.get("dispersion")
-    if finding.sure and spread is not None and spread.p_value <= LEVEL:
-        yield "its groups are unequally spread, and part of their difference may be this."
+    if finding.sure and finding.dispersion():
+        yield finding.dispersion(figures=False)
 
 
 def _kind(finding: Finding) -> str:
     return counted(len(finding.groups), "group") if finding.kind == "groups" else "number"
 
 
-def _verdict(finding: Finding) -> dict[str, str]:
-    if finding.answer is None:
-        return {"mark": "untested", "text": "not tested"}
-    if finding.undecided:
-        return {"mark": "maybe", "text": "too few to decide"}
-    if finding.sure:
-        return {"mark": "yes", "text": "goes with the distances"}
-    if finding.answer.p_value <= LEVEL:
-        return {"mark": "maybe", "text": "may go with them"}
-    return {"mark": "no", "text": "no sign of it"}
-
-
-def _effect(finding: Finding, answer: TestResult) -> str:
-    if finding.kind == "groups":
-        return f"explains {percent(finding.explained)} of the variation{' left' if finding.adjusted else ''}"
-    return f"correlation {answer.statistic:.2f} ({answer.statistic - answer.effect:.2f} by chance)"
-
-
 def _nearest(finding: Finding) -> str:
     test = finding.tests.get("neighbor enrichment")
     if test is None:
         return ""
-    times = f", {test.effect:.2g} times chance" if np.isfinite(test.effect) else ""
-    return f"{100 * test.statistic:.0f} % of the same group{times} (p = {test.p_value:.2g})"
+    times = f", {test.effect:.2g} times as many as by chance" if np.isfinite(test.effect) else ""
+    return f"{100 * test.statistic:.0f}% in the same group{times} (p = {test.p_value:.2g})"
 
 
 def _spread(finding: Finding) -> str:
@@ -234,8 +217,8 @@ def _spread(finding: Finding) -> str:
     if test is None:
         return ""
     if test.p_value > LEVEL:
-        return f"about equal (p = {test.p_value:.2g})"
-    wider = f"widest {test.effect:.2g} times the narrowest" if np.isfinite(test.effect) else "one has none"
+        return f"no evidence of a difference (p = {test.p_value:.2g})"
+    wider = f"largest {test.effect:.2g} times the smallest" if np.isfinite(test.effect) else "zero in one group"
     return f"unequal: {wider} (p = {test.p_value:.2g})"
 
 
@@ -243,11 +226,11 @@ def _smooth(finding: Finding) -> str:
     test = finding.tests.get("smoothness")
     if test is None or not np.isfinite(test.statistic):
         return ""
-    return f"{test.statistic:.2f} of what chance gives (p = {test.p_value:.2g})"
+    return f"{test.statistic:.2f} (chance: 1, p = {test.p_value:.2g})"
 
 
 def methods(study: Study) -> tuple[str, ...]:
-    """Return the method in paragraphs: the distances, and the tests if there are any."""
+    """Describe the methods in paragraphs: how distances were computed and, if there were tests, how they were done."""
     distances = " ".join(
         (
             _samples(study),
@@ -265,7 +248,7 @@ def methods(study: Study) -> tuple[str, ...]:
 
 
 def references(paragraphs: tuple[str, ...]) -> list[str]:
-    """Return what the paragraphs cite."""
+    """Return the references that the paragraphs cite."""
     text = " ".join(paragraphs)
     return [reference for mark, reference in CITED.items() if mark in text]
 
@@ -277,7 +260,7 @@ def _samples(study: Study) -> str:
         named = listed(source["dimensions"])
         dimensions = f", described by {counted(len(source['dimensions']), 'feature')} ({named}),"
     left = f" Other columns were {unused(source['unused'])}." if source and source.get("unused") else ""
-    drawn = "" if comparison.drawn is None else f" {comparison.drawn}, at random and without replacement."
+    drawn = "" if comparison.drawn is None else f" {comparison.drawn}. The draw was random, without replacement."
     return (
         f"{counted(len(comparison.names), 'sample')} with {counted(int(comparison.sizes.sum()), 'cell')} in "
         f"total{dimensions} were "
@@ -291,55 +274,57 @@ def _landmarks(comparison: Comparison) -> Iterator[str]:
     if agreement is None:
         return
     correlation = (
-        f"; distances through them agreed with those on a graph over {counted(agreement.n_points, 'cell')} with a "
-        f"Spearman "
-        f"correlation of {agreement.spearman:.3f}"
+        f" The resulting distances have a Spearman correlation of {agreement.spearman:.3f} with distances on a graph "
+        f"over {counted(agreement.n_points, 'cell')}."
         if np.isfinite(agreement.spearman)
         else ""
     )
     yield (
-        f"{counted(agreement.n_landmarks, 'centre')} of k-means stood for the cells (leaving "
-        f"{percent(agreement.unexplained)} "
-        f"of the variance unexplained{correlation})."
+        f"The cells were approximated by {counted(agreement.n_landmarks, 'k-means center')}, which leave "
+        f"{percent(agreement.unexplained)} of the variance unexplained.{correlation}"
     )
 
 
 def _graph(study: Study) -> str:
     how = study.comparison.graph.construction
-    nodes = "cell" if study.comparison.landmarks is None else "centre"
+    nodes = "cell" if study.comparison.landmarks is None else "center"
     if how.get("source") == "points":
         kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
         metric = METRIC_NAMES[how.get("metric", "euclidean")]
         near = (
-            f"its {counted(how['n_neighbors'], 'nearest neighbour')} ({metric} distance)"
+            f"its {counted(how['n_neighbors'], 'nearest neighbor')} ({metric} distance)"
             if how["n_neighbors"]
-            else "all others within a fixed radius"
+            else f"all {nodes}s within a fixed radius"
         )
-        copies = f" Equal {nodes}s are one node ({counted(how['n_copies'], 'copy')})." if how.get("n_copies") else ""
-        return f"Every {nodes} was joined with {near}, and {kernel}.{copies}"
+        copies = (
+            f" Identical {nodes}s share a node ({counted(how['n_copies'], 'duplicate')})."
+            if how.get("n_copies")
+            else ""
+        )
+        return f"Every {nodes} was connected to {near}, and {kernel}.{copies}"
     if how.get("source") == "distances":
         kernel = KERNELS[how["kernel"]].format(bandwidth=how["bandwidth"] or 0.0)
-        return f"Every {nodes} was joined with its nearest neighbours by distances that were given, and {kernel}."
+        return f"Every {nodes} was connected to its nearest neighbors in precomputed distances, and {kernel}."
     if how.get("source") == "grid":
         return f"The graph was a grid of {' x '.join(map(str, how['shape']))} nodes."
-    return f"The graph over {counted(study.comparison.graph.n_points, 'node')} was given by its affinities."
+    return f"The graph has {counted(study.comparison.graph.n_points, 'node')}; its affinities were given by the user."
 
 
 def _diffusion(comparison: Comparison) -> str:
     model = comparison.model
-    walk = "the random walk on this graph" if model.density == "adjoint" else "averaging over neighbours on this graph"
+    walk = "the random walk on this graph" if model.density == "adjoint" else "averaging over neighbors on this graph"
     return (
-        f"The mass of each sample, one in total, was diffused by {walk} (affinities divided by the degrees of both "
-        f"ends) for 2^k steps, k = {int(model.scales_[0])} to K = {int(model.max_scale_)}, and the distance between "
-        f"two samples is {NORMS[model.norm]}, with {_weights(model)}. K: {comparison.max_scale_reason}."
+        f"The distribution of each sample was diffused by {walk} (each affinity divided by the degrees of its two "
+        f"nodes) for 2^k steps, k = {int(model.scales_[0])} to K = {int(model.max_scale_)}. The distance between two "
+        f"samples is {NORMS[model.norm]}, {_weights(model)}. Choice of K: {comparison.max_scale_reason}."
     )
 
 
 def _weights(model: DiffusionEMD) -> str:
     if model.weights is None:
-        return f"alpha = {model.alpha:g}"
+        return f"with alpha = {model.alpha:g}"
     weights = ", ".join(f"{weight:.3g}" for weight in np.asarray(model.weights, dtype=np.float64))
-    return f"the weights {weights} of the terms in place of the powers of two"
+    return f"where the weights ({weights}, finest scale first) replace the powers of two"
 
 
 def _units(comparison: Comparison) -> Iterator[str]:
@@ -347,9 +332,10 @@ def _units(comparison: Comparison) -> Iterator[str]:
     if fit is None:
         return
     yield (
-        f"Weights, K and an increasing curve from these sums to real units were fitted to {len(fit.pairs)} exact "
-        f"Earth Mover's Distances ({GROUNDS[fit.ground]}) by nested cross-validation (median error of pairs left out "
-        f"{100 * fit.median_error:.1f} %, 90th percentile {100 * fit.error_90:.1f} %)."
+        "K, the weights of the scales and an increasing curve, which converts these sums to real units, were fitted "
+        f"to {len(fit.pairs)} exact Earth Mover's Distances ({GROUNDS[fit.ground]}). In nested cross-validation, the "
+        f"median error of held-out pairs was {100 * fit.median_error:.1f}%, the 90th percentile "
+        f"{100 * fit.error_90:.1f}%."
     )
 
 
@@ -357,14 +343,14 @@ def _noise(comparison: Comparison) -> Iterator[str]:
     noise = comparison.uncertainty
     if noise is not None and comparison.bias == "corrected":
         yield (
-            "The embeddings of the samples were shrunk towards their centre, scale by scale and along every direction "
-            "in which they clearly differ, by the share of their variance that is due to the number of cells "
-            "(constrained empirical Bayes)."
+            "The embeddings of the samples were shrunk toward their center, at each scale and along each direction "
+            "with clear differences, by the share of their variance that is due to sampling noise (constrained "
+            "empirical Bayes)."
         )
     if noise is not None and comparison.intervals is not None:
         yield (
-            f"Intervals of distances ({100 * noise.confidence:g} %) come from {noise.n_bootstrap:,} replicates of a "
-            "bootstrap over cells."
+            f"Confidence intervals of distances ({100 * noise.confidence:g}%) come from {noise.n_bootstrap:,} "
+            "bootstrap replicates of cells."
         )
 
 
@@ -374,13 +360,14 @@ def _numerics(study: Study) -> str:
     compact = (
         ""
         if model.compress_ is None
-        else f" The densities were kept at {counted(kept, 'point')} over all scales."
+        else f" The embedding keeps the densities at {counted(kept, 'point')}, counted over all scales."
         if model.compress_by == "centers"
-        else f" The densities were kept as masses in {counted(kept, 'region')} of points over all scales."
+        else f" The embedding keeps the masses of {counted(kept, 'region')} of points, counted over all scales."
     )
     return (
-        f"Densities were computed by {WAYS[model.method_]}; the certified relative error of each is at most "
-        f"{float(np.max(model.error_bound_)):.1g}.{compact} Seed {study.record.parameters['random_state']}."
+        f"Densities were computed by {WAYS[model.method_]}, each with a certified relative error of at most "
+        f"{float(np.max(model.error_bound_)):.1g}.{compact} The random seed was "
+        f"{study.record.parameters['random_state']}."
     )
 
 
@@ -389,12 +376,12 @@ def _batches(study: Study) -> Iterator[str]:
     if batch is None:
         return
     anchors = study.record.parameters.get("anchors")
-    held = "with the variables tested held fixed"
-    source = held if anchors is None else f"of the anchor samples ({shortened(anchors)})"
-    name = shortened(batch)
+    source, held = "sample", ", with the tested variables held fixed"
+    if anchors is not None:
+        source, held = f"anchor sample ({shortened(anchors)})", ""
     yield (
-        f"Cells of each batch ({name}) were first moved by the shift that they had in common, learnt by least squares "
-        f"of the means of samples within clusters of cells, {source}."
+        f"First, the effect of each batch ({shortened(batch)}) was subtracted from its cells. Batch effects were "
+        f"estimated by least squares from the mean of each {source} in each cluster of cells{held}."
     )
 
 
@@ -406,17 +393,17 @@ def _tests(study: Study) -> Iterator[str]:
     permutations = study.record.parameters["n_permutations"]
     names = [words for test, words in TESTS.items() if test in used]
     yield (
-        f"Whether a variable goes with the distances was tested by {' and '.join(names)}, with "
-        f"{counted(permutations, 'permutation')} each (all of them where there are no more)."
+        f"Associations of sample metadata with the distances were tested by {' and '.join(names)}, with "
+        f"{counted(permutations, 'permutation')} each (exhaustive where fewer permutations exist)."
     )
     if study.comparison.bias == "corrected":
         yield (
-            "Tests used Euclidean distances between the embeddings of samples in units of their own standard "
-            "deviations, so that numbers of cells make no difference."
+            "Tests used Euclidean distances between embeddings that were divided by their standard errors, so that the "
+            "number of cells has no influence."
         )
     further = [words for test, words in FURTHER.items() if test in used]
     if further:
-        yield f"Also tested were {_listed(further)}."
+        yield f"Further tests: {_listed(further)}."
     held = dict.fromkeys(finding.adjusted for finding in done)
     for adjusted in held if any(held) else ():
         own = [finding.variable for finding in done if finding.adjusted == adjusted]
@@ -427,16 +414,15 @@ def _tests(study: Study) -> Iterator[str]:
                 "permuted (Freedman and Lane, 1983)."
             )
         else:
-            yield f"{tests} not adjusted."
+            yield f"{tests} not adjusted for covariates."
     tied = {finding.blocks for finding in done} & set(MOVES)
     if tied:
         block = repr(shortened(study.block))
-        yield f"In permutations {' or '.join(MOVES[how].format(block=block) for how in sorted(tied))}."
+        yield f"In the permutations, {' or '.join(MOVES[how].format(block=block) for how in sorted(tied))}."
     if len(done) > 1:
         yield (
             f"P-values of the {counted(len(done), 'variable')} were adjusted for the false discovery rate (Benjamini "
-            f"and "
-            "Hochberg, 1995)."
+            "and Hochberg, 1995)."
         )
 
 
@@ -450,25 +436,25 @@ def _contrast(study: Study) -> Iterator[str]:
         else (", each adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)")
     )
     yield (
-        f"Cell types ({shortened(contrast.annotation)}) were compared between {contrast.n_samples[0]:,} and "
-        f"{counted(contrast.n_samples[1], 'independent sample')} of {shortened(contrast.group)!r} and "
-        f"{shortened(contrast.reference)!r}: "
-        f"their numbers by studentised differences of shares and of log-ratios to {_reference(contrast)}, the less "
-        "sure of the two counting, and their states by studentised distances between the diffused distributions of "
-        f"their own cells, with {counted(contrast.n_permutations, 'permutation')}{rate}. The distance "
-        "between the means of the two groups was divided among cell types by its witness function, and each part into "
-        "abundance and state."
+        f"Cell types ({shortened(contrast.annotation)}) were compared between "
+        f"{counted(contrast.n_samples[0], 'independent sample')} of {shortened(contrast.group)!r} and "
+        f"{contrast.n_samples[1]:,} of {shortened(contrast.reference)!r}. Abundances were compared by studentized "
+        f"differences of {_measured(contrast)}. States were compared by studentized distances between the diffused "
+        f"distributions of the cells of each type. The p-values come from "
+        f"{counted(contrast.n_permutations, 'permutation')}{rate}. The distance between the group means was divided "
+        "among cell types by its witness function, and each contribution was divided into abundance and state."
     )
     if contrast.no_calls:
         yield contrast.no_calls
 
 
-def _reference(contrast: CellContrast) -> str:
+def _measured(contrast: CellContrast) -> str:
     count = len(contrast.stable)
     return (
-        f"the {counted(count, 'type')} that {verb(count, 'is', 'are')} stable"
+        f"shares and of log-ratios to {counted(count, 'reference type')}, whose mutual ratios change least, using the "
+        "larger of the two p-values"
         if count
-        else "no reference, for no types are known to be stable"
+        else "shares, because no reference types could be identified"
     )
 
 

@@ -1,4 +1,4 @@
-"""A folder of results: written beside its place, moved there when complete, never half."""
+"""Write the folder of results, completely or not at all; the command line and users call it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from heatmover._base.files import lock_file, plain, sync, try_lock
+from heatmover._base.files import plain, sync
 from heatmover._base.progress import SILENT, Progress
+from heatmover._base.storage import writing
 from heatmover._base.validation import check_extra, import_extra
 from heatmover._base.words import quoted_path
 from heatmover.errors import InvalidInputError, argument
+from heatmover.report.findings import recorded
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
-from heatmover.study.study import Study
+from heatmover.study.study import Clock, Study
 from heatmover.study.tables import write_table
 
-__all__ = [
-    "CELL_TYPES",
-    "COMPOSITION",
-    "DRIVERS",
-    "EVERY",
-    "FILES",
-    "HOLDS",
-    "INDEX",
-    "INTERVALS",
-    "PICTURE",
-    "RECORD",
-    "check_extras",
-    "listing",
-    "result_folder",
-    "write_results",
-]
-
 RECORD = "run.json"
-# In the hidden folder of a run: the file that is locked, the new files, and the old ones.
-LOCK, NEW, OLD = "lock", "new", "old"
+# Folders within the hidden folder of a run: one for the new files, one for the replaced files.
+NEW, OLD = "new", "old"
 PICTURE = "sample-map.png"
 CELL_TYPES = "cell-types.csv"
 COMPOSITION = "composition.csv"
@@ -51,37 +36,38 @@ DRIVERS = "drivers.csv"
 INTERVALS = "intervals.csv"
 INDEX = "index.txt"
 FILES = ("distances.csv", "samples.h5ad", "report.html", RECORD, INDEX)
-# All names that a run has ever written: with --force none of an earlier run stays beside those of a later one.
+# Names of all files that a run may write. With --force, all of them are replaced together.
 EVERY = (*FILES, PICTURE, CELL_TYPES, INTERVALS, COMPOSITION, DRIVERS)
-# What a person finds in each, in the order in which one would look.
+# Content of each file, most important first.
 HOLDS = {
-    "report.html": "the report: open it in a browser, it needs no network",
+    "report.html": "the report; open it in a browser, offline",
     PICTURE: "the map of the samples as a picture",
     "distances.csv": "the distance between every two samples",
-    INTERVALS: "how sure each distance is: the interval it lies in",
-    CELL_TYPES: "which cell types differ between the groups, in numbers",
+    INTERVALS: "confidence interval of every distance",
+    CELL_TYPES: "which cell types differ between the groups",
     DRIVERS: "which features differ within each cell type",
     COMPOSITION: "the share of every cell type in every sample",
-    "samples.h5ad": "the samples as an AnnData: variables, distances, maps",
-    RECORD: "how it was made: input, settings, versions, checksums",
+    "samples.h5ad": "the samples as AnnData: metadata, distances, maps",
+    RECORD: "provenance: input, settings, versions, checksums",
     INDEX: "this list",
 }
 NEEDS = {
     "samples.h5ad": ("pandas", "anndata"),
     "report.html": ("plotly", "jinja2"),
     PICTURE: ("matplotlib",),
+    RECORD: ("session_info2",),
 }
 
 
 def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
-    """Raise if a package is missing that writing will need, before the work and not after it.
+    """Raise an error if a package that writing needs is missing; call this function before the computation.
 
     Parameters
     ----------
     picture
-        Whether a map of the samples is to be drawn too.
+        Whether a map of the samples will be drawn as an extra file.
     extra
-        Which to install, for the error.
+        Extra that the error tells the user to install.
 
     Examples
     --------
@@ -94,19 +80,19 @@ def check_extras(*, picture: bool = False, extra: str = "cohort") -> None:
 
 @contextmanager
 def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVERY) -> Iterator[Path]:
-    """Give a temporary folder; if all goes well its files appear in ``out`` at once, else nothing is left of it.
+    """Yield a temporary folder; on success, move all its files to ``out`` together, otherwise remove it.
 
-    Files of an earlier run are moved away before the first new one comes, so that the folder never holds a mixture, and
-    `run.json` comes last. What a killed run leaves behind the next one removes.
+    Files of an earlier run are moved away before the first new file arrives, so that ``out`` never contains files of
+    two runs. `run.json` arrives last. If a run is killed, the next run removes its temporary files.
 
     Parameters
     ----------
     out
-        Where the results are to be; folders above it are made.
+        Path of the folder for the results; missing parent folders are created.
     force
-        Replace the results of an earlier run, all of them together. Other files in the folder stay.
+        Replace all results of an earlier run. Other files in the folder are not changed.
     names
-        All files that a run may write there: of an earlier run none stays beside those of a later one.
+        Names of all files that a run may write; they are replaced together.
 
     Examples
     --------
@@ -119,51 +105,45 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     >>> [path.name for path in out.iterdir()]
     ['run.json']
     """
-    standing = _standing(out)
+    existing = _existing_folder(out)
     _check_free(out, force, names)
-    # In a folder that stands already, so that nothing has to be undone and a rename stays on one disk.
-    aside = standing / f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
-    with ExitStack() as ends:
-        with _told(out):
-            _begin(aside, out, ends)
+    # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error and
+    # renames stay on one disk. Lock also the place where another run may have started before the folder of the results
+    # existed.
+    hidden = f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
+    aside, before = existing / hidden, out.absolute().parent / hidden
+    with ExitStack() as held:
+        with _write_errors(out):
+            for folder in (before, aside) if before.is_dir() and before != aside else (aside,):
+                held.enter_context(_locked(folder, out))
+            for name in (NEW, OLD):
+                (aside / name).mkdir(parents=True)  # a run that ended meanwhile may have removed the folder
         yield aside / NEW
-        with _told(out):
+        with _write_errors(out):
             _check_free(out, force, names)
             _deliver(aside, out, names)
 
 
-def _begin(aside: Path, out: Path, ends: ExitStack) -> None:
-    """Make the folder of a run, or raise if another run is at work; the system frees the lock of a dead one."""
-    before = out.absolute().parent / aside.name  # where a run began when the folder was not there yet
-    for folder in (before, aside) if before.is_dir() and before != aside else (aside,):
-        ends.callback(_remove, folder)
+@contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    """Create and lock the hidden folder of a run without leftovers of a killed run; remove this folder at the end.
+
+    The operating system releases the lock of a killed run.
+    """
+    try:
         folder.mkdir(exist_ok=True)
-        lock = lock_file(folder / LOCK)
-        ends.callback(os.close, lock)
-        if try_lock(lock) is False:
-            raise InvalidInputError(
-                f"no other run that writes to {quoted_path(str(out))}",
-                "one at work",
-                f"wait for it, or choose another {argument('out')}",
-            )
-    for name in (NEW, OLD):
-        shutil.rmtree(aside / name, ignore_errors=True)
-        (aside / name).mkdir(parents=True)  # a run that ended meanwhile may have removed the folder
-
-
-def _remove(folder: Path) -> None:
-    """Remove the folder of a run, wherever the run was interrupted, unless another run is at work there."""
-    with suppress(OSError):
-        lock = lock_file(folder / LOCK)
-        try:
-            if try_lock(lock) is not False:
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
+        with writing(folder, f"no other run that writes to {quoted_path(str(out))}"):
+            for name in (NEW, OLD):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            yield
+    finally:
+        # A signal may come before this run holds the lock; a folder that another run has locked stays.
+        with suppress(InvalidInputError), writing(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _deliver(aside: Path, out: Path, names: Sequence[str]) -> None:
-    """Put the new files in their place, the record last; if that fails the old ones come back."""
+    """Move the new files to ``out``, `run.json` last; if this fails, move the old files back."""
     new = sorted((path.name for path in (aside / NEW).iterdir()), key=lambda name: (name == RECORD, name))
     for path in (*(aside / NEW / name for name in new), aside / NEW):
         sync(path)
@@ -189,41 +169,41 @@ def _deliver(aside: Path, out: Path, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
-    """Say in one sentence why a folder cannot be written to."""
+def _write_errors(out: Path) -> Iterator[None]:
+    """Convert system errors to an error that explains in one sentence why the folder cannot be written."""
     try:
         yield
     except OSError as error:
-        # Not the file at which it was noticed, which may be a hidden one.
+        # Name the folder instead of the file that failed, which may be hidden.
         raise _unwritable(out, error) from error
 
 
 def _unwritable(place: Path, error: OSError) -> InvalidInputError:
     return InvalidInputError(
-        f"{argument('out')} where one can write",
+        f"{argument('out')} to be a writable folder",
         f"{quoted_path(str(place))}: {error.strerror or error}",
         f"choose another {argument('out')}",
     )
 
 
-def _standing(out: Path) -> Path:
-    """Return the nearest folder that stands already, or raise if something else is in its way."""
+def _existing_folder(out: Path) -> Path:
+    """Return ``out`` or its nearest existing parent, or raise an error if a file or broken link is in the way."""
     try:
-        standing = next(folder for folder in (out, *out.absolute().parents) if _mode(folder))
-        is_folder, leads = standing.is_dir(), standing.exists()
-    except OSError as error:  # a name too long, a folder that may not be entered
+        existing = next(folder for folder in (out, *out.absolute().parents) if _mode(folder))
+        is_folder, leads = existing.is_dir(), existing.exists()
+    except OSError as error:  # the name is too long, or a folder must not be entered
         raise _unwritable(out, error) from error
     if not is_folder:
         raise InvalidInputError(
             f"{argument('out')} to name a folder",
-            f"the {'file' if leads else 'broken link'} {quoted_path(str(standing))} in its way",
+            f"that {quoted_path(str(existing))} is a {'file' if leads else 'broken link'}",
             f"choose another {argument('out')}",
         )
-    return standing
+    return existing
 
 
 def _check_free(out: Path, force: bool, names: Sequence[str]) -> None:
-    """Raise if results are in a folder and must not, or cannot, be replaced."""
+    """Raise an error if a folder holds results that must not, or cannot, be replaced."""
     modes = {name: mode for name in names if (mode := _mode(out / name))}
     if modes and not force:
         raise InvalidInputError(
@@ -241,7 +221,7 @@ def _check_free(out: Path, force: bool, names: Sequence[str]) -> None:
 
 
 def _mode(path: Path) -> int:
-    """Return what is at a path, be it a link that leads nowhere, as the system tells it; 0 for nothing."""
+    """Return the file mode at a path, without following links; 0 if nothing is there."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -257,22 +237,22 @@ def write_results(
     picture: str = "",
     progress: Progress = SILENT,
 ) -> None:
-    """Write the files of a study into a folder, the record of all others last.
+    """Write the files of a study into a folder; `run.json`, the record of all other files, is written last.
 
     Parameters
     ----------
     study
-        From `heatmover.study.study.study_cohort`.
+        Study from `heatmover.study.study.study_cohort`.
     folder
-        That of `result_folder`.
+        Folder from `result_folder`.
     command
-        What was asked for, for the record.
+        Command or call that produced the study, for `run.json`.
     title
-        Of the report; default its own.
+        Title of the report; default: the name of the input.
     picture
-        Draw also a map of the samples, coloured by this variable; empty for none.
+        Name of the variable that colors a map of the samples, drawn as an extra file; empty for no map.
     progress
-        Told of the stage "write results".
+        Receives the stage "write results".
 
     Examples
     --------
@@ -306,11 +286,13 @@ def write_results(
     for write in jobs:
         write()
         progress.advance()
+    Clock.of(progress).end()  # so that the record includes the duration of this stage
     written = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     record = {
         "command": dict(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **study.plain(),
+        **recorded(study),
+        "session": _session(),
         "files": written,
     }
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
@@ -318,25 +300,31 @@ def write_results(
     progress.advance()
 
 
+def _session() -> Any:
+    """Return the versions of all loaded packages, and the system, as recorded by session-info2."""
+    session_info = import_extra("session_info2", package="session-info2", extra="demo").session_info
+    return json.loads(session_info(os=True, cpu=True, dependencies=True).format("json"))
+
+
 def listing(names: Collection[str]) -> list[tuple[str, str]]:
-    """Return the files of a result folder with what each holds, the one to open first at the top.
+    """Return the files of a result folder with the content of each, the most important file first.
 
     Parameters
     ----------
     names
-        Of what is there; names that no run writes are left out.
+        Names of the files in the folder; other files are ignored.
 
     Examples
     --------
     >>> listing(["run.json", "report.html", "thesis.tex"])[0]
-    ('report.html', 'the report: open it in a browser, it needs no network')
+    ('report.html', 'the report; open it in a browser, offline')
     """
     return [(name, holds) for name, holds in HOLDS.items() if name in names]
 
 
 def _write_index(study: Study, folder: Path) -> None:
-    """Write what is in the folder, in words, for whoever opens it a year later."""
-    # The record comes last, because it holds the checksums of all others.
+    """Write a description of all files in the folder, for readers who open it a year later."""
+    # List `run.json` too. It is written later, because it holds the checksums of all other files.
     rows = listing([*(path.name for path in folder.iterdir()), INDEX, RECORD])
     width = max(len(name) for name, _ in rows)
     lines = [study.headline(), "", *(f"{name:<{width}}  {holds}" for name, holds in rows)]
@@ -354,12 +342,12 @@ def _draw(study: Study, variable: str, path: Path) -> None:
     from heatmover.study.drawing.style import save
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
+        warnings.filterwarnings("ignore", message="Glyph")  # letters missing from the font are drawn as boxes
         save(lambda axes: study.comparison.plot(list(study.variables[variable]), axes), path)
 
 
 def _write_samples(study: Study, path: Path) -> None:
-    """Write an AnnData of the samples, as `heatmover.tl.samples` makes it."""
+    """Write an AnnData of the samples, with the layout of `heatmover.tl.samples`."""
     from heatmover.tl.layout import assemble, pack
 
     h5py = import_extra("h5py", package="anndata", extra="cohort")
@@ -373,10 +361,10 @@ def _write_samples(study: Study, path: Path) -> None:
         if name != "variables"
     }
     with warnings.catch_warnings():
-        # Storing texts as categories is what is wanted; other sayings of a writer help no user.
+        # Texts are stored as categories on purpose, so ignore the warning about it; no other warning here helps users.
         warnings.simplefilter("ignore")
         samples = assemble(pack(study.comparison, asked), table, varying)
-        # In memory first: on a full disk the HDF5 library complains at length and may crash when Python ends.
+        # Write to memory first: on a full disk, the HDF5 library prints long errors and may crash when Python ends.
         image = io.BytesIO()
         with h5py.File(image, "w") as file:
             write_elem(file, "/", samples)
@@ -385,12 +373,12 @@ def _write_samples(study: Study, path: Path) -> None:
 
 
 def storable(table: Any) -> Any:
-    """Return a table of samples whose names and values an h5ad file can hold."""
+    """Return the table of samples with names and values that an h5ad file can hold."""
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     result = pandas.DataFrame(index=[_storable_text(name) for name in table.index])
     for name in table.columns:
         column = table[name]
-        # A slash in the name of a column would be a folder within the file.
+        # A slash in a column name would create a group within the file.
         key = _storable_text(name).replace("/", "|") or "unnamed"
         while key in (*result.columns, "_index", "n_cells"):
             key += "_"
@@ -407,5 +395,5 @@ def _categories(column: Any) -> Any:
 
 
 def _storable_text(value: object) -> str:
-    """Return text without what HDF5 cannot hold: NUL and halves of characters."""
+    """Return text without characters that HDF5 cannot hold: NUL and lone surrogates."""
     return str(value).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The page on samples that were mapped onto an atlas: where they landed, and how far that is to be trusted."""
+"""Render samples mapped onto an atlas as one self-contained HTML page; only `Mapped.report` calls it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from heatmover.report.markup import fill, number, shortened, static
 from heatmover.study.drawing.map import MOST_NAMES, place_names
 from heatmover.study.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO_FAR, DrawnVariable, read_variable
 
-__all__ = ["render_mapped", "report_mapped"]
-
-# The picture of the map, in its own units, and the room at its edges.
+# Size of the map in SVG units, and width of its margin.
 WIDTH, HEIGHT, EDGE = 800.0, 520.0, 42.0
-# Half the width of a marker, of new samples and of the reference's; beyond so many samples these shrink with the root
-# of their number, as those of `drawing.map`.
+# Half the width of markers of new samples and of reference samples; with more reference samples than ROOMY, markers
+# shrink with the square root of this number, as in `drawing.map`.
 NEW, OLD, ROOMY = 8.0, 5.0, 60
-# Of the names on the map: height of a line, and the width of a letter, of which few are wider in bold.
+# Height of a line of text on the map, and width of a bold letter; few letters are wider.
 LINE, LETTER = 16.0, 8.6
-# Outlines around the origin, from -1 to 1: a circle is drawn as such. Colour and shape say the same.
+# Outlines of markers around the origin, from -1 to 1; an empty outline means a circle. Shapes repeat the information of
+# colors.
 SHAPES = (
     "",
     "M0,-1.15L1.1,0.9L-1.1,0.9Z",
@@ -36,7 +35,7 @@ SHAPES = (
     "M0,1.15L1.1,-0.9L-1.1,-0.9Z",
     "M0,-1.25L1.25,0L0,1.25L-1.25,0Z",
 )
-# A table that a reader still reads.
+# Largest numbers of samples, variables and features in tables, so that they stay readable.
 MOST_SAMPLES, MOST_VARIABLES, MOST_FEATURES = 200, 12, 5
 VERDICTS = {True: ("yes", "covered"), False: ("missed", "NOT COVERED"), None: ("no", "no verdict")}
 
@@ -51,14 +50,14 @@ def report_mapped(
     n_bootstrap: int = 100,
     random_state: int = 0,
 ) -> None:
-    """Write the page on mapped samples; `Mapped.report` calls it. Needs jinja2 (extra ``cohort``).
+    """Write the page on mapped samples; `Mapped.report` calls this function. Needs jinja2 (extra ``cohort``).
 
     Parameters
     ----------
     mapped
-        From `Atlas.map`.
+        Mapped samples from `Atlas.map`.
     path
-        Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        Path of the page; an existing file is replaced atomically.
     predict, k, title, n_bootstrap, random_state
         As in `render_mapped`.
     """
@@ -78,22 +77,23 @@ def render_mapped(
 ) -> str:
     """Return the page on mapped samples as HTML.
 
-    It holds everything it needs, loads nothing, runs no script, and its security policy forbids it to try.
+    The page is self-contained: it loads nothing and runs no script, and its security policy forbids both.
 
     Parameters
     ----------
     mapped
-        From `Atlas.map`.
+        Mapped samples from `Atlas.map`.
     predict
-        Variables of the reference to predict; the first colors the map. None: all that groups of samples share.
+        Names of the reference's variables to predict; the first colors the map. None: all numeric variables, and all
+        variables with groups of several samples.
     k
-        Nearest reference samples to show, and to vote.
+        Number of nearest reference samples to show and to predict from.
     title
         Heading of the page.
     n_bootstrap
-        Resamplings for the intervals of the distances; 0 leaves them out.
+        Number of bootstrap replicates for the intervals of the distances; 0 leaves the intervals out.
     random_state
-        Of the resamplings.
+        Seed of the replicates.
 
     Returns
     -------
@@ -112,8 +112,7 @@ def render_mapped(
     n_reference = len(mapped.reference.names)
     count = min(check_integer("k", k, minimum=1), max(n_reference - 1, 1))
     chosen = tuple(_predictable(mapped, count)) if predict is None else tuple(predict)
-    # Cells that nodes share have no intervals.
-    n_bootstrap = check_integer("n_bootstrap", n_bootstrap, minimum=0) if mapped.placement == "nearest" else 0
+    n_bootstrap = check_integer("n_bootstrap", n_bootstrap, minimum=0)
     sure = mapped.intervals(n_bootstrap=n_bootstrap, random_state=random_state) if n_bootstrap else None
     answers = [(name, mapped.predict(name, count)) for name in chosen]
     page = fill(
@@ -128,9 +127,9 @@ def render_mapped(
         n_cells=int(mapped.sizes.sum()),
         n_reference=n_reference,
         coverage=list(_coverage(mapped)),
-        expected=None if mapped.coverage is None else percent(mapped.coverage.expected),
+        expected=percent(mapped.coverage.expected),
         picture=_picture(mapped, chosen[0] if chosen else None),
-        neighbours=list(_neighbors(mapped, count, sure)),
+        neighbors=list(_neighbors(mapped, count, sure)),
         variables=_shown_variables(mapped),
         intervals=sure is not None,
         k=count,
@@ -138,18 +137,18 @@ def render_mapped(
         differences=list(_differences(mapped, answers)),
         number=number,
         digits=_digits,
-        missed=mapped.coverage is not None and False in mapped.coverage.covered,
+        missed=False in mapped.coverage.covered,
     )
-    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
+    # Badly decoded file names contain lone surrogates, which cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _predictable(mapped: Mapped, k: int) -> Iterator[str]:
-    """Yield the variables of which neighbours can tell something: known of more than k, and not a name for each."""
+    """Yield the variables that neighbors can predict: more than k values, which are numbers or form larger groups."""
     for name, values in mapped.reference.variables.items():
-        known = [value for value in values if value is not None]
-        different = {str(value) for value in known}
-        if len(known) > k and len(different) > 1 and (_are_numbers(known) or 2 * len(different) <= len(known)):
+        present = [value for value in values if value is not None]
+        different = {str(value) for value in present}
+        if len(present) > k and len(different) > 1 and (_are_numbers(present) or 2 * len(different) <= len(present)):
             yield name
 
 
@@ -158,29 +157,30 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _headline(mapped: Mapped) -> str:
-    covered = () if mapped.coverage is None else mapped.coverage.covered
-    if not covered or None in covered:
-        return "The atlas has too few reference samples to tell whether it covers these."
+    covered = mapped.coverage.covered
+    if None in covered:
+        return "The atlas has too few reference samples to assess coverage."
     missed = [name for name, verdict in zip(mapped.names, covered, strict=True) if not verdict]
     if not missed:
         return f"The atlas covers {'the sample' if len(covered) == 1 else f'all {len(covered):,} samples'}."
     named = ", ".join(shortened(name, 40) for name in missed[:3])
     more = f" and {len(missed) - 3:,} more" if len(missed) > 3 else ""
-    return f"NOT COVERED: {named}{more}. What the atlas says of {'it' if len(missed) == 1 else 'them'} may be wrong."
+    results = f"Results for {'this sample' if len(missed) == 1 else 'these samples'} may be wrong."
+    return f"NOT COVERED: {named}{more}. {results}"
 
 
 def _coverage(mapped: Mapped) -> Iterator[dict[str, Any]]:
     coverage = mapped.coverage
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
-        style, words = VERDICTS[None if coverage is None else coverage.covered[row]]
+        style, words = VERDICTS[coverage.covered[row]]
         yield {
             "name": name,
             "cells": int(mapped.sizes[row]),
             "style": style,
             "verdict": words,
-            "far": None if coverage is None else percent(float(coverage.shares[row])),
-            "n_far": None if coverage is None else int(coverage.n_far[row]),
-            "p": None if coverage is None else float(coverage.p_values[row]),
+            "far": percent(float(coverage.shares[row])),
+            "n_far": int(coverage.n_far[row]),
+            "p": float(coverage.p_values[row]),
         }
 
 
@@ -189,7 +189,7 @@ def _shown_variables(mapped: Mapped) -> list[str]:
 
 
 def _neighbors(mapped: Mapped, k: int, sure: Any | None) -> Iterator[dict[str, Any]]:
-    """Yield each sample with its nearest reference samples, their variables, and how sure the distances are."""
+    """Yield each sample with its nearest reference samples, their metadata and confidence intervals."""
     reference, columns = mapped.reference, _shown_variables(mapped)
     distances, indices = mapped.nearest(k)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
@@ -214,17 +214,17 @@ def _prediction(mapped: Mapped, variable: str, answer: Any) -> dict[str, Any]:
         }
         for row, (name, value) in enumerate(zip(mapped.names[:MOST_SAMPLES], answer.values[:MOST_SAMPLES], strict=True))
     ]
-    told = number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
-    return {"variable": variable, "is_number": answer.is_number, "accuracy": told, "rows": rows}
+    accuracy = number(answer.accuracy) if answer.is_number else percent(answer.accuracy)
+    return {"variable": variable, "is_number": answer.is_number, "accuracy": accuracy, "rows": rows}
 
 
 def _digits(value: float, count: int) -> str:
-    """Return a number with so many digits, zeros at its end included, so that those of a column are alike."""
+    """Return a number with ``count`` significant digits, including trailing zeros, so that columns are uniform."""
     return f"{value:#.{count}g}".rstrip(".")
 
 
 def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield for each sample where it has more and fewer cells than its nearest group, or its nearest sample."""
+    """Yield, for each sample, the cells that differ in frequency from its predicted group or nearest sample."""
     label = next(((name, answer) for name, answer in answers if not answer.is_number), None)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
         if label is None:
@@ -234,15 +234,15 @@ def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator
             variable, answer = label
             contrast = mapped.explain(name, answer.values[row], variable=variable)
             other = f"the samples with {shortened(variable, 40)} {shortened(answer.values[row], 40)}"
-        # The witness is higher where the sample is denser than the others, looked at over all scales.
+        # Summed over all scales, the witness is higher where the sample is denser than the other samples.
         both = contrast.masses.sum(axis=0)
         denser = contrast.witness > float(contrast.witness @ both) / float(both.sum())
-        parts = [_part(mapped, contrast, word, side) for word, side in (("more", denser), ("less", ~denser))]
-        yield {"name": name, "other": other, "parts": parts}
+        sides = [_side(mapped, contrast, word, side) for word, side in (("more", denser), ("less", ~denser))]
+        yield {"name": name, "other": other, "parts": sides}
 
 
-def _part(mapped: Mapped, contrast: Any, word: str, side: Bool) -> dict[str, Any]:
-    """Return how many cells lie on a side, and in which features those that make the distance differ from others."""
+def _side(mapped: Mapped, contrast: Any, word: str, side: Bool) -> dict[str, Any]:
+    """Return the shares of cells on one side, and the features in which contributing cells differ from all cells."""
     weights = np.where(side, np.maximum(contrast.contributions, 0.0), 0.0)
     own, theirs = (percent(float(masses[side].sum() / masses.sum())) for masses in contrast.masses)
     reference = mapped.reference
@@ -262,12 +262,12 @@ def _part(mapped: Mapped, contrast: Any, word: str, side: Bool) -> dict[str, Any
 
 
 def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
-    """Return the map: places, colors and shapes of the reference's samples and of the new ones, in picture units."""
+    """Return the map: positions, colors and shapes of reference samples and new samples, in SVG units."""
     reference = mapped.reference
     old, new = reference.coordinates, mapped.coordinates()
     every = np.vstack([old, new])
     low, high = every.min(axis=0), every.max(axis=0)
-    # One unit is as long in both directions.
+    # Use the same unit in both directions, so that distances are not distorted.
     unit = float(max((high[0] - low[0]) / (WIDTH - 2 * EDGE), (high[1] - low[1]) / (HEIGHT - 2 * EDGE))) or 1.0
     middle = (low + high) / 2
     x, y = WIDTH / 2 + (every[:, 0] - middle[0]) / unit, HEIGHT / 2 - (every[:, 1] - middle[1]) / unit
@@ -290,28 +290,28 @@ def _picture(mapped: Mapped, variable: str | None) -> dict[str, Any]:
 
 
 def _labels(names: Sequence[str], x: Float64, y: Float64, n_old: int) -> list[tuple[str, str] | None]:
-    """Return where the name of each new sample stands beside it; None where there is no room."""
+    """Return the position of each new sample's name, or None where the name does not fit."""
     places = np.column_stack([x, y])
     places = np.vstack([places[n_old : n_old + len(names)], places[:n_old]])
     if len(places) > MOST_NAMES:
         return [None] * len(names)
-    # Names of reference samples are too wide for any room: their points are in the way, and that is all.
+    # Reference samples get a width that never fits: their points are obstacles, but their names are not written.
     sizes = np.full((len(places), 2), [2 * WIDTH, LINE])
     sizes[: len(names), 0] = [LETTER * len(shortened(name, NAME_LETTERS)) for name in names]
     offsets = place_names(places, sizes, radius=NEW, gap=NEW + 4, frame=(0, 0, WIDTH, HEIGHT))[: len(names)]
-    # The baseline lies a third of a line below the middle.
+    # The baseline of text is a third of a line below its middle.
     return [None if np.isnan(dx) else (f"{dx:.1f}", f"{dy + LINE / 3:.1f}") for dx, dy in offsets.tolist()]
 
 
 def _colored(variable: DrawnVariable | None, n_samples: int) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
-    """Return color and shape of each sample, and the legend."""
+    """Return the color and shape of each sample, and the legend."""
     if variable is None:
         return [(COLORS[0], 0)] * n_samples, []
     if variable.numbers is not None:
         return _shaded(variable.numbers)
     looks = [(COLORS[code], code % (len(SHAPES) - 1)) for code in range(len(COLORS) - 1)]
-    grey = (MISSING, 0)
-    # With more groups no eye tells the colors apart: the largest have one each.
+    gray = (MISSING, 0)
+    # More colors would be hard to distinguish, so only the largest groups get a color of their own.
     largest = np.argsort(-variable.sizes, kind="stable")[: len(looks)].tolist()
     look_of = {code: looks[place] for place, code in enumerate(sorted(largest))}
     legend = [
@@ -319,21 +319,21 @@ def _colored(variable: DrawnVariable | None, n_samples: int) -> tuple[list[tuple
         for code in sorted(largest)
     ]
     if len(variable.groups) > len(looks) or variable.missing.any():
-        legend.append({"color": grey[0], "shape": SHAPES[0], "label": "another, or missing"})
-    return [look_of.get(code, grey) for code in variable.codes.tolist()], legend
+        legend.append({"color": gray[0], "shape": SHAPES[0], "label": "another, or missing"})
+    return [look_of.get(code, gray) for code in variable.codes.tolist()], legend
 
 
 def _shaded(numbers: Float64) -> tuple[list[tuple[str, int]], list[dict[str, str]]]:
-    known = ~np.isnan(numbers)
-    low, high = float(numbers[known].min()), float(numbers[known].max())
-    shades = NEAR_TO_FAR[-2::-1]  # from light to dark; the lightest of all is hardly one on white
+    present = ~np.isnan(numbers)
+    low, high = float(numbers[present].min()), float(numbers[present].max())
+    shades = NEAR_TO_FAR[-2::-1]  # from light to dark, without the lightest, which is hardly visible on white
     step = (high - low) / len(shades) or 1.0
-    places = np.clip((np.where(known, numbers, low) - low) / step, 0, len(shades) - 1).astype(int)
-    looks = [(shades[place], 0) if there else (MISSING, 0) for place, there in zip(places.tolist(), known, strict=True)]
+    places = np.clip((np.where(present, numbers, low) - low) / step, 0, len(shades) - 1).astype(int)
+    looks = [(shades[i], 0) if there else (MISSING, 0) for i, there in zip(places.tolist(), present, strict=True)]
     legend = [
         {"color": shades[0], "shape": SHAPES[0], "label": f"from {number(low)}"},
         {"color": shades[-1], "shape": SHAPES[0], "label": f"to {number(high)}"},
     ]
-    if not known.all():
+    if not present.all():
         legend.append({"color": MISSING, "shape": SHAPES[0], "label": "missing"})
     return looks, legend

@@ -1,4 +1,4 @@
-"""Templates and files of the page, and the values that go into it: everything from outside becomes inert text here."""
+"""Fill the templates of the report, and escape all values, so that no input can run in the page; for `report` only."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted
 
-__all__ = ["digest", "fill", "legal_script", "number", "packed", "rounded", "script_json", "shortened", "static"]
-
-# What HTML does not allow, however it is written: NUL and other controls but white space, halves of characters, and
-# code points that are no characters.
+# Characters that HTML forbids even as escapes: controls other than white space, lone surrogates and noncharacters.
 ILLEGAL = re.compile(
     "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
     + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
     + "]"
 )
-# In a script element "</script" would end it, "<!--" would hide its end, and old parsers take U+2028 for a line's end.
+# In a script element, "</script" ends the script, "<!--" hides its end, and old parsers read U+2028 as a line end.
 IN_SCRIPTS = re.compile(f"[<>&\u2028\u2029]|{ILLEGAL.pattern}")
 DIGITS = 5
 
 
 def fill(template: str, **values: Any) -> str:
-    """Return a template of the report, filled; every value is escaped.
+    """Fill a template of the report, with every value escaped.
 
     Parameters
     ----------
     template
         Name of a file in the folder ``templates`` of this package.
     **values
-        What the template asks for.
+        Values of the variables in the template.
 
     Returns
     -------
@@ -53,6 +50,11 @@ def fill(template: str, **values: Any) -> str:
     '<p>1 &lt; 2</p>'
     """
     return str(_environment().get_template(template).render(**values))
+
+
+def fill_part(template: str, part: str, **values: Any) -> str:
+    """Fill one macro of a template of the report, with every value escaped."""
+    return str(getattr(_environment().get_template(template).module, part)(**values))
 
 
 @cache
@@ -74,7 +76,7 @@ def _environment() -> Any:
 
 
 def _legal(value: Any) -> Any:
-    """Return a value that goes into the page with what HTML does not allow spelled out; HTML itself as it is."""
+    """Replace characters that HTML forbids by escape sequences; values that are already HTML are not changed."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return ILLEGAL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), value)
@@ -86,33 +88,33 @@ def static(name: str) -> str:
 
 
 def legal_script(script: str) -> str:
-    """Return a script in whose texts what HTML does not allow is spelled out, which changes no text's value."""
+    """Replace characters that HTML forbids in the strings of a script by escapes with the same value."""
     return _spelled_out(script, ILLEGAL)
 
 
 def digest(script: str) -> str:
-    """Return a script's hash as a content security policy names it."""
+    """Return the hash of a script in the format of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def shortened(text: object, longest: int = 60) -> str:
-    """Return a text on one line, cut if it is long."""
+    """Return a text on one line, shortened if it is long."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else line[: longest - 1] + "\u2026"
 
 
 def probability(value: float) -> str:
-    """Return a probability with two digits."""
+    """Return a probability with two significant digits."""
     return f"{value:.2g}"
 
 
 def number(value: float) -> str:
-    """Return a number with three digits, with a minus that is one."""
+    """Return a number with three significant digits and a typographic minus."""
     return f"{value:.3g}".replace("-", "\u2212")
 
 
 def script_json(values: object) -> str:
-    r"""Return values as JSON that may stand in a script element.
+    r"""Return values as JSON that is safe in a script element.
 
     Examples
     --------
@@ -124,7 +126,7 @@ def script_json(values: object) -> str:
 
 
 def _spelled_out(text: str, characters: re.Pattern[str]) -> str:
-    """Return a text with some characters, each matched by a pattern, spelled out as in JSON."""
+    """Replace the characters that a pattern matches by JSON escapes."""
 
     def as_json(match: re.Match[str]) -> str:
         units = match[0].encode("utf-16-be", "surrogatepass").hex()
@@ -134,14 +136,14 @@ def _spelled_out(text: str, characters: re.Pattern[str]) -> str:
 
 
 def rounded(values: npt.ArrayLike) -> list[float]:
-    """Return numbers with five digits, which is more than a screen shows; NaN and infinity stay."""
+    """Round numbers to five significant digits, which is more than a screen shows; NaN and infinity do not change."""
     return [float(f"{value:.{DIGITS}g}") for value in np.asarray(values, dtype=np.float64).ravel()]
 
 
 def packed(values: Float64) -> dict[str, Any]:
-    """Return the upper triangle of a symmetric matrix of distances in 16 bits each, as text.
+    """Return the upper triangle of a symmetric matrix of distances as text, with 16 bits per distance.
 
-    634 samples take 0.5 MB instead of 4 MB as JSON. The step is 1/65535 of the largest distance.
+    The distances of 634 samples take 0.5 MB instead of 4 MB as JSON. The resolution is 1/65535 of the largest distance.
     """
     largest = float(values.max()) or 1.0
     upper = values[np.triu_indices(len(values), 1)]

@@ -1,4 +1,4 @@
-"""The page on a study: its sections, put together to one file that needs nothing else."""
+"""Render a study as one self-contained HTML page; users, `report.folder` and `Comparison.report` call it."""
 
 from __future__ import annotations
 
@@ -26,87 +26,82 @@ from heatmover.report.findings import (
     cautions,
     findings_table,
     methods,
+    recorded,
     references,
     row,
     term_rows,
     terms_table,
 )
-from heatmover.report.markup import digest, fill, legal_script, number, packed, rounded, script_json, shortened, static
+from heatmover.report.markup import (
+    digest,
+    fill,
+    fill_part,
+    legal_script,
+    number,
+    packed,
+    rounded,
+    script_json,
+    shortened,
+    static,
+)
 from heatmover.statistics.manifold import classical_scaling, diffusion_map
 from heatmover.study.cautions import named_floors, pair_counts
 from heatmover.study.cell_types import LEVEL, CellContrast, CellType, SampleComposition
 from heatmover.study.comparison import Comparison, Intervals
 from heatmover.study.drawing.heatmap import leaf_order
 from heatmover.study.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
+from heatmover.study.examination import kind_of, label
 from heatmover.study.study import Study, study_comparison
 from heatmover.study.tables import table_text
-from heatmover.study.variables import kind_of, label
 
-__all__ = [
-    "PARTS",
-    "Section",
-    "cell_sections",
-    "cell_type_table",
-    "colorings",
-    "composition_sections",
-    "composition_table",
-    "driver_rows",
-    "first_coloring",
-    "heatmap",
-    "maps",
-    "noise_sections",
-    "render",
-    "report_comparison",
-    "scale_shares",
-    "scaled",
-    "shared_data",
-    "write_report",
-]
-
-# A table that a reader still reads; the others are added up in one line, and all are in cell-types.csv.
+# Largest number of cell types in the table, so that it stays readable. One line summarizes all other types, and
+# cell-types.csv lists all types.
 MOST_TYPES = 30
-# Types whose features are shown, and how many of each; drivers.csv has all.
+# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
-# Sure ones that the page can save: of thousands of genes in dozens of types all would be megabytes.
+# Largest number of significant features in the page's table: the table of thousands of genes in dozens of types would
+# take megabytes.
 MOST_DRIVERS = 2_000
-# Types that have a colour of their own; all others are one.
+# Number of types with their own color; all other types share one.
 MOST_COLORED = len(TYPE_COLORS)
-# Colour, sign and word say the same, for those who cannot see one of them.
+# Symbols that repeat the information of color and word, for readers who cannot perceive color.
 MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
 TITLE = "Comparison of samples"
 
-# With more no eye tells the colours apart; the smallest groups become one.
+# Largest number of distinguishable colors; the smallest groups are combined.
 MOST_GROUPS = 30
 OTHER = "other"
-# A screen has hardly more pixels for the rows: of more samples an evenly drawn part is clustered.
+# Largest number of samples in the heatmap, because a screen has hardly more rows of pixels. Of a larger cohort, an
+# evenly spaced subset is clustered.
 MOST_ROWS = 1_000
-# All eigenvectors of 2,000 samples take 5 s, of 5,000 more than a minute.
+# Largest number of samples for eigenvectors: 2,000 samples take 5 s, and 5,000 samples take more than a minute.
 MOST_MAPPED = 2_000
+# Quantiles of the distances at which the colors of the heatmap end.
 COLOR_RANGE = (0.01, 0.99)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A part of the page: a heading and what stands under it.
+    """A section of the page: a heading with its content.
 
     Attributes
     ----------
     key
-        Short name of lower-case letters: the anchor of the section in the page, and its place in the page's data.
+        Short name in lower-case letters: anchor of the section in the page, and key of its data.
     title
-        Heading, plain text.
+        Heading, as plain text.
     html
-        What stands under it, as HTML that `fill` made; it goes into the page as it is.
+        Content as HTML from `fill`; it is not escaped again.
     data
         Plain values that the page's script finds under ``key``.
     after
-        Key of the section that a further section follows.
+        Key of the section after which an additional section is placed.
     tables
-        What the section's buttons save, by the names of the files without their ending: CSV, see
-        `heatmover.study.tables.table_text`. The names are lower-case letters.
+        CSV texts (see `heatmover.study.tables.table_text`) that the buttons of the section save, by file names without
+        their ending, in lower-case letters.
     picture
-        Whether the page's script knows how to save the section's picture, and buttons offer it.
+        Whether the section gets buttons that save its picture; the page's script must support this section.
 
     Examples
     --------
@@ -124,9 +119,9 @@ class Section:
 
 
 def colorings(study: Study) -> list[dict[str, Any]]:
-    """Return what the samples can be coloured by: every variable that varies, and the number of cells.
+    """Return the variables by which samples can be colored: every variable that varies, and the number of cells.
 
-    Groups come as names, counts and one code for each sample (-1 for missing), numbers as values (None for missing).
+    Groups have names, counts and one code for each sample (-1 if missing); numbers have values (None if missing).
     """
     numeric = study.record.parameters.get("numeric", ())
     columns = [
@@ -138,18 +133,18 @@ def colorings(study: Study) -> list[dict[str, Any]]:
 
 
 def first_coloring(study: Study, choices: list[dict[str, Any]]) -> int:
-    """Return the place of the first variable examined among the choices; the number of cells if there is none."""
+    """Return the index of the first examined variable among the choices, or of the number of cells if there is none."""
     place = {choice["name"]: i for i, choice in reversed(list(enumerate(choices)))}
     tested = [finding.variable for finding in study.findings if finding.answer is not None]
     return next((place[name] for name in tested if name in place), len(choices) - 1 if not tested else 0)
 
 
 def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[str, Any] | None:
-    known = [value for value in values if not is_missing(value)]
-    if len({str(value) for value in known}) < 2:
+    present = [value for value in values if not is_missing(value)]
+    if len({str(value) for value in present}) < 2:
         return None
-    # An infinite value has no colour; in the page it is missing.
-    finite = [value for value in known if value not in (np.inf, -np.inf)]
+    # An infinite value has no color, so the page treats it as missing.
+    finite = [value for value in present if value not in (np.inf, -np.inf)]
     if kind_of(finite, numeric=numeric) == "number":
         numbers = rounded([np.nan if is_missing(value) else float(value) for value in values])
         return {"name": name, "kind": "number", "values": [x if math.isfinite(x) else None for x in numbers]}
@@ -171,7 +166,7 @@ def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[st
 
 
 def _largest(counts: Counter[str]) -> tuple[list[str], list[str]]:
-    """Return the groups to show, in natural order, and those to put together."""
+    """Return the groups to show, in natural order, and the groups to combine."""
     if len(counts) <= MOST_GROUPS:
         return naturally(counts), []
     by_size = sorted(counts, key=lambda group: (-counts[group], group))
@@ -179,13 +174,13 @@ def _largest(counts: Counter[str]) -> tuple[list[str], list[str]]:
 
 
 def maps(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the maps to choose from, the default first."""
+    """Return the maps among which the reader can choose, the default first."""
     distances, n_samples = comparison.distances, len(comparison.names)
     coordinates, shares = scaled(distances)
     choices = [
         {
             "label": "all distances (classical scaling)",
-            "axes": [f"axis {i + 1} ({100 * share:.0f} % of the variation)" for i, share in enumerate(shares)],
+            "axes": [f"axis {i + 1} ({100 * share:.0f}% of the variation)" for i, share in enumerate(shares)],
             "x": rounded(coordinates[:, 0]),
             "y": rounded(coordinates[:, 1]),
         }
@@ -194,7 +189,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
         steps = diffusion_map(distances, 2, k=min(10, n_samples - 1))
         choices.append(
             {
-                "label": "near neighbours (diffusion map)",
+                "label": "near neighbors (diffusion map)",
                 "axes": ["diffusion axis 1", "diffusion axis 2"],
                 "x": rounded(steps[:, 0]),
                 "y": rounded(steps[:, 1]),
@@ -206,8 +201,8 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
 def scaled(distances: Float64) -> tuple[Float64, Float64]:
     """Return classical scaling, ``(n_samples, 2)``, and the share of each axis.
 
-    If there are too many samples, an evenly drawn part is scaled, and the others are placed by their distances to it
-    (de Silva and Tenenbaum 2004); the shares are then those of that part.
+    If there are too many samples, an evenly spaced subset is scaled, and the other samples are placed by their
+    distances to the subset (de Silva and Tenenbaum 2004). The shares then refer to the subset.
     """
     chosen = _evenly(np.arange(len(distances)), MOST_MAPPED)
     coordinates, shares = classical_scaling(distances[np.ix_(chosen, chosen)], 2)
@@ -220,26 +215,26 @@ def scaled(distances: Float64) -> tuple[Float64, Float64]:
 
 
 def heatmap(comparison: Comparison) -> dict[str, Any]:
-    """Return the order of the samples and their distances in it, of at most 1,000 samples."""
+    """Return the order of at most 1,000 samples in the heatmap, and their distances in this order."""
     chosen = _evenly(np.arange(len(comparison.names)), MOST_ROWS)
     shown = chosen[leaf_order(comparison.distances[np.ix_(chosen, chosen)])]
-    part = comparison.distances[np.ix_(shown, shown)]
-    # The zeros of the diagonal and a few outliers would take most of the colours.
-    colors = rounded(np.quantile(part[np.triu_indices(len(part), 1)], COLOR_RANGE))
+    distances = comparison.distances[np.ix_(shown, shown)]
+    # Quantiles, because zeros on the diagonal and a few outliers would take up most of the colors.
+    colors = rounded(np.quantile(distances[np.triu_indices(len(distances), 1)], COLOR_RANGE))
     return (
         {"order": shown.tolist(), "range": colors, "colors": list(NEAR_TO_FAR)}
-        | packed(part)
+        | packed(distances)
         | _intervals(comparison, shown)
     )
 
 
 def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:
-    """Return which pairs of the samples shown cannot be told apart, as bits, and the intervals of all pairs."""
+    """Return which pairs of shown samples are not distinguishable, as bits, and the intervals of all pairs."""
     intervals = comparison.intervals
     if intervals is None:
         return {"alike": None}
     inside = np.ix_(shown, shown)
-    alike = ~intervals.told_apart[inside][np.triu_indices(len(shown), 1)]
+    alike = ~intervals.distinguishable[inside][np.triu_indices(len(shown), 1)]
     return {
         "alike": base64.b64encode(np.packbits(alike).tobytes()).decode(),
         "lower": packed(intervals.lower[inside]),
@@ -249,7 +244,7 @@ def _intervals(comparison: Comparison, shown: Int64) -> dict[str, Any]:
 
 
 def scale_shares(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return what part of the mean distance each scale makes, finest first."""
+    """Return the share of each scale in the mean distance, finest scale first."""
     pairs = zip(comparison.model.scales_.tolist(), comparison.scale_shares.tolist(), strict=True)
     return [{"scale": scale, "steps": 2**scale, "share": share} for scale, share in pairs]
 
@@ -261,7 +256,7 @@ def _evenly(values: Int64, most: int) -> Int64:
 
 
 def shared_data(study: Study) -> dict[str, Any]:
-    """Return what several figures of the page share: the samples, and what to colour them by."""
+    """Return data that several figures of the page share: the samples, and the variables for their colors."""
     comparison = study.comparison
     distances, indices = comparison.nearest(1)
     choices = colorings(study)
@@ -276,72 +271,78 @@ def shared_data(study: Study) -> dict[str, Any]:
 
 
 def sample_map(study: Study, shared: dict[str, Any]) -> Section:
-    """Return the interactive map of the samples."""
-    choices = maps(study.comparison)
-    html = fill(
-        "map.html", maps=[one["label"] for one in choices], colorings=shared["colorings"], first=shared["first"]
+    """Return the section with the interactive map of the samples."""
+    choices, (paired, pairs) = maps(study.comparison), study.paired_samples()
+    html = fill_part(
+        "figures.html",
+        "map",
+        maps=[one["label"] for one in choices],
+        colorings=shared["colorings"],
+        first=shared["first"],
+        paired=paired,
     )
-    return Section("map", "Map of the samples", html, {"maps": choices}, picture=True)
+    return Section("map", "Map of the samples", html, {"maps": choices, "pairs": pairs}, picture=True)
 
 
 def clustered_distances(study: Study, shared: dict[str, Any]) -> Section:
-    """Return the heatmap of all distances."""
+    """Return the section with the heatmap of all distances."""
     data = heatmap(study.comparison)
-    html = fill(
-        "heatmap.html",
+    html = fill_part(
+        "figures.html",
+        "heatmap",
         n_samples=len(study.comparison.names),
         n_shown=data["size"],
         colorings=shared["colorings"],
         first=shared["first"],
         pairs=pair_counts(study.comparison),
     )
-    return Section("heatmap", "All distances, clustered", html, data, picture=True)
+    return Section("heatmap", "Clustered distances", html, data, picture=True)
 
 
 def statistics(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
-    """Return the table of findings."""
+    """Return the section with the table of findings."""
     rows = [row(finding) for finding in study.findings]
     by = "" if study.design is None else study.design.by
     html = fill("statistics.html", rows=rows, block=study.block, terms=term_rows(study.design), by=by)
     tables = {"statistics": findings_table(rows)} if rows else {}
     if study.design is not None:
         tables["terms"] = terms_table(study.design)
-    return Section("statistics", "What goes with the distances", html, tables=tables)
+    return Section("statistics", "Associations with the distances", html, tables=tables)
 
 
 def scales(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
-    """Return how much each scale contributes."""
+    """Return the section with the contribution of each scale."""
     shares = scale_shares(study.comparison)
     largest = max(share["share"] for share in shares) or 1.0
-    html = fill("scales.html", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
+    html = fill_part("figures.html", "scales", shares=shares, largest=largest, reason=study.comparison.max_scale_reason)
     data = {"steps": [share["steps"] for share in shares], "shares": rounded([share["share"] for share in shares])}
     table = table_text(["steps", "share_of_the_mean_distance"], [[one["steps"], one["share"]] for one in shares])
-    return Section("scales", "From fine to coarse", html, data, tables={"scales": table}, picture=True)
+    return Section("scales", "Contribution of each scale", html, data, tables={"scales": table}, picture=True)
 
 
 def graph(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
-    """Return the diagnosis of the graph."""
+    """Return the section with the diagnosis of the graph."""
     diagnosis = study.comparison.diagnosis
-    html = fill("graph.html", diagnosis=diagnosis, landmarks=study.comparison.landmark_agreement)
-    return Section("graph", "Health of the graph", html)
+    html = fill_part("facts.html", "graph", diagnosis=diagnosis, landmarks=study.comparison.landmark_agreement)
+    return Section("graph", "Graph diagnosis", html)
 
 
 def method(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
-    """Return the method in words."""
+    """Return the section with the methods text."""
     paragraphs = methods(study)
-    html = fill("methods.html", paragraphs=paragraphs, references=references(paragraphs))
-    return Section("methods", "Methods, ready to paste", html)
+    html = fill_part("facts.html", "methods", paragraphs=paragraphs, references=references(paragraphs))
+    return Section("methods", "Methods text", html)
 
 
 def provenance(study: Study, shared: dict[str, Any]) -> Section:  # noqa: ARG001
-    """Return where everything came from."""
-    record = plain(study.plain())
-    html = fill("provenance.html", record=record, text=json.dumps(record, indent=2, ensure_ascii=False))
+    """Return the section with the provenance of the results."""
+    record = plain(recorded(study))
+    html = fill_part("facts.html", "provenance", record=record, text=json.dumps(record, indent=2, ensure_ascii=False))
     return Section("provenance", "Provenance", html)
 
 
 def samples(study: Study, shared: dict[str, Any]) -> Section:
-    """Return the table of all samples, with their full names."""
+    """Return the section with the table of all samples and their full names."""
     table = study.variables
     values = [[_text(value) for value in table.iloc[:, i].tolist()] for i in range(table.shape[1])]
     intervals = study.comparison.intervals
@@ -352,7 +353,9 @@ def samples(study: Study, shared: dict[str, Any]) -> Section:
     ]  # fmt: skip
     confidence = None if intervals is None else f"{100 * intervals.confidence:g}"
     columns = [str(name) for name in table]
-    html = fill("samples.html", columns=columns, rows=rows, confidence=confidence)
+    html = fill_part(
+        "facts.html", "samples", columns=columns, rows=rows, confidence=confidence, outliers=study.outliers()
+    )
     return Section(
         "samples", "All samples", html, tables={"samples": _samples_table(study, columns, shared["nearest"])}
     )
@@ -362,11 +365,13 @@ def _samples_table(study: Study, columns: list[str], nearest: Sequence[int]) -> 
     """Return the table of all samples as CSV, with all digits."""
     comparison, intervals = study.comparison, study.comparison.intervals
     header = ["sample", "cells", "nearest_sample", "distance"]
-    header += [] if intervals is None else ["lower", "upper", "told_apart"]
+    header += [] if intervals is None else ["lower", "upper", "distinguishable"]
     values = [study.variables.iloc[:, i].tolist() for i in range(len(columns))]
     rows = []
     for i, (name, j) in enumerate(zip(comparison.names, nearest, strict=True)):
-        sure = [] if intervals is None else [intervals.lower[i, j], intervals.upper[i, j], intervals.told_apart[i, j]]
+        sure = (
+            [] if intervals is None else [intervals.lower[i, j], intervals.upper[i, j], intervals.distinguishable[i, j]]
+        )
         own = [None if is_missing(column[i]) else column[i] for column in values]
         rows.append([name, int(comparison.sizes[i]), comparison.names[j], comparison.distances[i, j], *sure, *own])
     return table_text([*header, *columns], rows)
@@ -375,7 +380,11 @@ def _samples_table(study: Study, columns: list[str], nearest: Sequence[int]) -> 
 def _interval(intervals: Intervals | None, i: int, j: int) -> dict[str, Any] | None:
     if intervals is None:
         return None
-    return {"lower": intervals.lower[i, j], "upper": intervals.upper[i, j], "apart": bool(intervals.told_apart[i, j])}
+    return {
+        "lower": intervals.lower[i, j],
+        "upper": intervals.upper[i, j],
+        "apart": bool(intervals.distinguishable[i, j]),
+    }
 
 
 def _text(value: Any) -> str | None:
@@ -388,20 +397,21 @@ PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, pro
 
 
 def noise_sections(study: Study) -> list[Section]:
-    """Return the section on noise, or nothing if the study has not assessed it."""
+    """Return the section on sampling noise, or nothing if the study has not assessed it."""
     comparison = study.comparison
     noise = comparison.uncertainty
     if noise is None:
         return []
-    html = fill(
-        "noise.html",
+    html = fill_part(
+        "facts.html",
+        "noise",
         corrected=comparison.bias == "corrected",
         floors=named_floors(comparison),
         retrieval=None if noise.retrieval is None else f"{100 * noise.retrieval:.0f}",
         pairs=pair_counts(comparison),
         sentences=study.about_noise,
     )
-    return [Section("noise", "How sure are the distances", html, after="heatmap")]
+    return [Section("noise", "Sampling noise", html, after="heatmap")]
 
 
 def cell_sections(study: Study) -> list[Section]:
@@ -411,8 +421,8 @@ def cell_sections(study: Study) -> list[Section]:
         return []
     shown, rest = contrast.types[:MOST_TYPES], contrast.types[MOST_TYPES:]
     largest = max((cell_type.share for cell_type in shown), default=0.0)
-    parts = [_parts(cell_type, contrast) for cell_type in shown]
-    low, high = min(0.0, *map(min, parts)), max(0.0, *map(max, parts))
+    shares = [_parts(cell_type, contrast) for cell_type in shown]
+    low, high = min(0.0, *map(min, shares)), max(0.0, *map(max, shares))
     span = (high - low) or 1.0
     html = fill(
         "cells.html",
@@ -420,21 +430,21 @@ def cell_sections(study: Study) -> list[Section]:
         rows=[
             _row(cell_type, contrast, largest)
             | {name: _bar(part, low, span) for name, part in zip(("number_bar", "state_bar"), pair, strict=True)}
-            for cell_type, pair in zip(shown, parts, strict=True)
+            for cell_type, pair in zip(shown, shares, strict=True)
         ],
         zero=f"{-100 * low / span:.2f}",
         rest={"count": len(rest), "share": _percent(sum(cell_type.share for cell_type in rest))} if rest else None,
-        level=f"{100 * LEVEL:.0f} %",
+        level=f"{100 * LEVEL:.0f}%",
         group=shortened(contrast.group, 40),
         reference=shortened(contrast.reference, 40),
         pale=_pale(contrast),
-        drivers=_surest_drivers(contrast),
+        drivers=_top_drivers(contrast),
         drivers_file="drivers.csv",
     )
     data = {
         "types": [cell_type.name for cell_type in shown],
-        "numbers": rounded([number for number, _ in parts]),
-        "states": rounded([state for _, state in parts]),
+        "numbers": rounded([number for number, _ in shares]),
+        "states": rounded([state for _, state in shares]),
         "sure_numbers": [bool(cell_type.direction) for cell_type in shown],
         "sure_states": [cell_type.moved for cell_type in shown],
         "colors": list(NUMBER_AND_STATE),
@@ -447,24 +457,67 @@ def cell_sections(study: Study) -> list[Section]:
     return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
 
 
+def cell_map_sections(study: Study, shared: dict[str, Any]) -> list[Section]:
+    """Return the section with the map of the cells, or nothing if the study has none."""
+    cells = study.cell_map
+    if cells is None:
+        return []
+    choices: list[dict[str, Any]] = []
+    finding = None
+    if cells.witness is not None:
+        choices.append({"name": "where the groups differ", "kind": "witness", "values": rounded(cells.witness)})
+        finding = next((one for one in study.findings if one.variable == cells.variable), None)
+    if cells.types is not None:
+        names, codes = list(cells.type_names), cells.types
+        counts = np.bincount(codes, minlength=len(names))
+        # As in the composition, each of the most common types has its own color, and all other types share one color.
+        order = sorted(range(len(names)), key=lambda code: (-counts[code], names[code]))
+        kept = order[: MOST_COLORED if len(order) > MOST_COLORED + 1 else MOST_COLORED + 1]
+        place = {code: i for i, code in enumerate(kept)}
+        rest = len(order) - len(kept)
+        choices.append({
+            "name": "cell type", "kind": "types", "codes": [place.get(code, len(kept)) for code in codes.tolist()],
+            "groups": [names[code] for code in kept] + ([f"{OTHER} ({counted(rest, 'type')})"] if rest else []),
+        })  # fmt: skip
+    choices += [
+        {"name": one["name"], "kind": "sample", "place": i}
+        for i, one in enumerate(shared["colorings"])
+        if one["kind"] == "groups"
+    ]
+    html = fill_part(
+        "figures.html", "cellmap", cells=cells, n_cells=int(study.comparison.sizes.sum()), choices=choices,
+        finding=finding, computed=cells.name in ("pca", "umap"),
+    )  # fmt: skip
+    data = {
+        "title": cells.title,
+        "x": rounded(cells.places[:, 0]),
+        "y": rounded(cells.places[:, 1]),
+        "samples": cells.samples.tolist(),
+        "groups": list(cells.groups),
+        "choices": choices,
+        "colors": list(TYPE_COLORS),
+    }
+    return [Section("cellmap", "Map of the cells", html, data, after="statistics", picture=True)]
+
+
 def _pale(contrast: CellContrast) -> str:
-    """Return what a pale bar means."""
-    return "not called different" if contrast.no_calls else "may be chance"
+    """Return the meaning of a pale bar."""
+    return "not called different" if contrast.no_calls else "not significant"
 
 
 def _parts(cell_type: CellType, contrast: CellContrast) -> tuple[float, float]:
-    """Return what the number of cells and their state add, as shares of the distance."""
+    """Return the contributions of abundance and of state as shares of the distance."""
     whole = contrast.distance or 1.0
     return cell_type.abundance / whole, cell_type.state / whole
 
 
 def _bar(part: float, low: float, span: float) -> tuple[str, str]:
-    """Return where a bar that begins or ends at zero has its left end, and its width, in per cent of the room."""
+    """Return the left end and the width of a bar that begins or ends at zero, in percent of the available width."""
     return f"{100 * (min(part, 0.0) - low) / span:.2f}", f"{100 * abs(part) / span:.2f}"
 
 
 def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]:
-    """Return the numbers of every cell type with all digits: names of columns, and rows."""
+    """Return the table of cell types with all digits: names of columns, and rows."""
     named = [
         {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
         | numbers
@@ -476,31 +529,32 @@ def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]
 
 
 def driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the numbers of every feature in every cell type, by name; nothing if features are not known."""
+    """Return one row of named numbers for every feature in every cell type; empty if there are no features."""
     return [] if contrast.drivers is None else [row | _note(contrast) for row in contrast.drivers.rows()]
 
 
 def _note(contrast: CellContrast) -> dict[str, str]:
-    """Return a column that says why nothing is called different, where that is so."""
+    """Return a column with the reason why no significance is reported; empty if significance is reported."""
     return {"note": contrast.no_calls} if contrast.no_calls else {}
 
 
 def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[int]) -> list[Section]:
-    """Return the section on what each sample is made of, or nothing if nobody knows the types of cells.
+    """Return the section on the composition of samples, or nothing without cell types.
 
     Parameters
     ----------
     study, shared
-        As in the other parts.
+        The study, and data from `shared_data`.
     order
-        The samples to show, like beside like.
+        Indices of the samples to show, ordered by similarity.
     """
     if study.composition is None:
         return []
     largest = study.composition.largest(MOST_COLORED)
     n_types, n_named = len(study.composition.types), len(largest.types)
-    html = fill(
-        "composition.html",
+    html = fill_part(
+        "figures.html",
+        "composition",
         annotation=study.composition.annotation,
         colorings=shared["colorings"],
         first=shared["first"],
@@ -518,14 +572,12 @@ def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[i
     }
     after = "statistics" if study.contrast is None else "cells"
     table = table_text(*composition_table(study.comparison.names, study.composition))
-    return [
-        Section("composition", "What each sample is made of", html, data, after, {"composition": table}, picture=True),
-    ]
+    return [Section("composition", "Cell-type composition", html, data, after, {"composition": table}, picture=True)]
 
 
 def composition_table(names: Sequence[str], composition: SampleComposition) -> tuple[list[str], list[list[Any]]]:
     """Return the share of every cell type in every sample: names of columns, and rows."""
-    # Sums of many small shares: the last digits are of the summing, not of the sample.
+    # Round the shares, because the last digits of a sum of many small shares are rounding errors.
     rounded_shares = composition.shares.round(12).tolist()
     rows = [[name, *shares] for name, shares in zip(names, rounded_shares, strict=True)]
     return ["sample", *composition.types], rows
@@ -534,11 +586,11 @@ def composition_table(names: Sequence[str], composition: SampleComposition) -> t
 def _state_words(cell_type: CellType) -> str:
     if not cell_type.in_group or not cell_type.in_reference:
         return "nothing to compare"
-    return "other state" if cell_type.moved else "no sign of it"
+    return "different state" if cell_type.moved else "no significant change in state"
 
 
-def _surest_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the surest features of the types that add most, in words; the largest where none may be called."""
+def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the largest significant differences of the main types, or simply the largest if no test is possible."""
     sure = [row for row in driver_rows(contrast) if contrast.no_calls or row["q_value"] <= LEVEL]
     shown = []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
@@ -549,7 +601,7 @@ def _surest_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
                 "feature": row["feature"],
                 "mark": MARKS[_direction(row)],
                 "direction": _direction(row) or "same",
-                "means": f"{number(row['in_group'])} against {number(row['in_reference'])}",
+                "means": f"{number(row['in_group'])} vs. {number(row['in_reference'])}",
                 "size": number(row["standardized"]),
                 "q": row["p_value" if contrast.no_calls else "q_value"],
             }
@@ -559,18 +611,18 @@ def _surest_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
 
 
 def _direction(row: Mapping[str, Any]) -> str:
-    """Return whether a feature is called more or less; nothing if it is not called."""
+    """Return "more" or "less" if a feature differs significantly, otherwise an empty text."""
     return "" if row["q_value"] > LEVEL else "more" if row["difference"] > 0 else "less"
 
 
 def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:
-    """Return what the table shows of a cell type, in words; where nothing may be called, p-values for q-values."""
+    """Return the table row of a cell type, in words; p-values replace q-values if no significance is reported."""
     none = bool(contrast.no_calls)
     return {
         "name": cell_type.name,
         "cells": cell_type.cells,
         "share": _percent(cell_type.share),
-        # Bars cannot be shorter than nothing; the number beside says that it is below zero.
+        # A bar cannot have a negative width; the number next to it shows the sign.
         "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 else "0",
         "direction": cell_type.direction or "same",
         "mark": MARKS[cell_type.direction],
@@ -587,30 +639,30 @@ def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[st
 
 
 def _percent(share: float) -> str:
-    """Return a share in per cent, with a minus that is one; a digit after the point where it matters."""
+    """Return a share in percent, with a typographic minus, and with one decimal below 10%."""
     value = 100 * share
     text = f"{value:.1f}" if 0 < abs(value) < 9.95 else f"{value:.0f}"
-    return ("0" if float(text) == 0 else text.replace("-", "\u2212")) + " %"
+    return ("0" if float(text) == 0 else text.replace("-", "\u2212")) + "%"
 
 
 def render(study: Study, *, title: str | None = None, extra_sections: Sequence[Section] = ()) -> str:
     """Return the report of a study as HTML; needs plotly and jinja2 (extra ``cohort``).
 
-    The page holds everything it needs, loads nothing, and its security policy forbids it to try.
+    The page is self-contained: it loads nothing, and its security policy forbids loading.
 
     Parameters
     ----------
     study
-        From `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
+        Study from `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
     title
-        Heading of the page; default the name of the input.
+        Heading of the page; default: the name of the input.
     extra_sections
-        Further parts, each put after the section that it names.
+        Additional sections, each placed after the section in its ``after``.
 
     Returns
     -------
     str
-        HTML, to be written as UTF-8 with the line ends it has.
+        HTML, to be written as UTF-8 without changing line ends.
 
     Examples
     --------
@@ -624,7 +676,10 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     shared = shared_data(study)
     parts = [part(study, shared) for part in PARTS]
     order = next(part.data["order"] for part in parts if part.key == "heatmap")
-    further = [*noise_sections(study), *cell_sections(study), *composition_sections(study, shared, order)]
+    further = [
+        *noise_sections(study), *cell_sections(study), *composition_sections(study, shared, order),
+        *cell_map_sections(study, shared),
+    ]  # fmt: skip
     sections = _in_order(parts, [*further, *extra_sections])
     scripts = {"plotly": _plotly(), "own": static("report.js")}
     page = fill(
@@ -647,12 +702,12 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
             }
         ),
     )
-    # A lone surrogate, as a badly decoded file name has it, cannot be written as UTF-8.
+    # Badly decoded file names contain lone surrogates, which cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _in_order(sections: list[Section], extra: Sequence[Section]) -> list[Section]:
-    """Return all sections, each further one behind the one that it follows."""
+    """Insert each additional section after the section named by its ``after``, and return all sections."""
     for further in extra:
         keys = [section.key for section in sections]
         if further.key in keys or further.after not in keys:
@@ -670,28 +725,24 @@ def _default_title(study: Study) -> str:
 
 @cache
 def _plotly() -> str:
-    """Return plotly.js as it may stand in a script element."""
+    """Return plotly.js in a form that is safe in a script element."""
     offline = import_extra("plotly.offline", package="plotly", extra="cohort")
-    # The browser reads every line end as one line feed, and the policy's hash is of what the browser reads.
+    # Browsers read every line end as a line feed, and the hash in the security policy must match what they read.
     script = str(offline.get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
     return legal_script(script).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def write_report(
-    study: Study,
-    path: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    extra_sections: Sequence[Section] = (),
+    study: Study, path: str | os.PathLike[str], *, title: str | None = None, extra_sections: Sequence[Section] = ()
 ) -> None:
     """Write the report of a study; needs plotly and jinja2 (extra ``cohort``).
 
     Parameters
     ----------
     study
-        From `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
+        Study from `heatmover.study.study.study_cohort` or `heatmover.study.study.study_comparison`.
     path
-        Where to; a file that is there already is replaced. The new one appears complete or not at all.
+        Path of the page; an existing file is replaced atomically.
     title, extra_sections
         As in `render`.
 
@@ -707,7 +758,7 @@ def write_report(
     '<!DOCTYPE html>'
     """
     page = render(study, title=title, extra_sections=extra_sections)
-    # Line ends as they are: the page's security policy names its scripts by their bytes.
+    # Line ends must not change, because the security policy contains hashes of the scripts.
     with replacing(path, encoding="utf-8", newline="") as file:
         file.write(page)
 
@@ -724,12 +775,12 @@ def report_comparison(
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> Study:
-    """Examine the variables of samples that were compared, and write the report; `Comparison.report` calls it.
+    """Test sample metadata and write the report. `Comparison.report` calls this function.
 
     Parameters
     ----------
     comparison
-        From `heatmover.compare`.
+        Comparison from `heatmover.compare`.
     path, title, extra_sections
         As in `write_report`.
     variables, blocks, cells, n_permutations, random_state
@@ -738,7 +789,7 @@ def report_comparison(
     Returns
     -------
     Study
-        What the report tells.
+        The study that the report shows.
 
     Examples
     --------
@@ -748,7 +799,7 @@ def report_comparison(
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
     >>> condition = {"condition": data.annotations["condition"]}
     >>> report_comparison(hm.compare(data.points, data.labels), path, condition)
-    Study('condition' goes with the distances between the 12 samples...)
+    Study(Samples differ by condition (PERMANOVA R2 = ...%, p = ...).)
     """
     study = study_comparison(
         comparison, variables, blocks=blocks, cells=cells, n_permutations=n_permutations, random_state=random_state

@@ -1,4 +1,4 @@
-"""Does a variable explain the distances? Permutation tests on distances between samples."""
+"""Test by permutation whether a variable explains the distances between samples; public tests on plain arrays."""
 
 from heatmover.statistics.designs import Design, DesignResult, TermResult, permanova_design
 from heatmover.statistics.permutations import TestResult

@@ -1,71 +1,62 @@
-"""Designs: what may explain distances, as terms of a linear model, and their PERMANOVA by permuted residuals."""
+"""Define the terms of a linear model that may explain distances, and test each term by permuting residuals.
+
+Users, the tests of `heatmover.statistics` and `heatmover.study` call this module; it works on plain arrays.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.threads import by_one_blas_thread
+from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import LabelNames, RandomState, check_option, check_word
 from heatmover._base.words import counted, distinct, find, listed, quoted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
-from heatmover.statistics.permutations import Restriction, by_blocks, permute, probability, restrict
-from heatmover.statistics.samples import check_distances, check_labels, check_numbers
+from heatmover.statistics.permutations import (
+    Restriction,
+    by_blocks,
+    check_distances,
+    check_labels,
+    check_numbers,
+    permute,
+    probability,
+    restrict,
+)
 
-__all__ = [
-    "Design",
-    "DesignResult",
-    "Spaces",
-    "Term",
-    "TermResult",
-    "as_design",
-    "beside",
-    "blocks_of_one_value",
-    "check_design",
-    "check_mixed",
-    "covariates",
-    "f_ratio",
-    "formula_names",
-    "formula_terms",
-    "gower",
-    "orthonormal",
-    "permanova_design",
-    "residual_test",
-    "within_blocks",
-]
-
-# Columns of length 1 whose part outside of other columns is shorter are combinations of them: rounding stays far
-# below, and what differs by less was not meant to differ. R's tolerance.
+# A column of length 1 whose residual on other columns is shorter than this is treated as a linear combination of these
+# columns. Rounding errors are far smaller, and so small a difference between variables is hardly intended. R has the
+# same tolerance.
 DEPENDENT = 1e-7
-# A summand of a formula: variables with : and * between them, or the mean, which may also be taken off. A name with
-# other characters than letters, digits, dots and underscores is in backticks.
+# Patterns for the summands of a formula. A summand is variables joined by : and *, or the mean, which may also be
+# subtracted (-1). A name with characters other than letters, digits, dots and underscores must be in backticks.
 NAME = r"[^\W\d][\w.]*|`[^`]+`"
 SUMMAND = re.compile(rf"(?P<sign>\+|-(?=\s*1\b))?\s*(?:1\b|(?P<product>(?:{NAME})(?:\s*[:*]\s*(?:{NAME}))*))\s*")
-GRAMMAR = "a formula of names of variables with +, : and * between them"
+GRAMMAR = "a formula of variable names joined by +, : and *"
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Term(ReadOnlyArrays):
-    """One term of a design: a variable, or the interaction of several.
+    """One term of a design: a variable, or the interaction of several variables.
 
     Attributes
     ----------
     name
-        Of the variables, with colons between them.
+        Name of the term: the names of its variables, joined by colons.
     variables
-        Their names.
+        Names of the variables.
     columns
-        ``(n_samples, n_columns)``: a number as it is, a variable of groups as one column of 0 and 1 for each group, an
-        interaction as the products of all these.
+        ``(n_samples, n_columns)``: one column for a numeric variable, one column of 0 and 1 per group for a categorical
+        variable, and all products of these columns for an interaction.
     """
 
     name: str
@@ -76,7 +67,7 @@ class Term(ReadOnlyArrays):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Design:
-    """What may explain the distances between samples: terms, in order. The mean is always part of a design.
+    """Ordered terms that may explain the distances between samples; the mean is always included.
 
     Attributes
     ----------
@@ -104,10 +95,10 @@ class Design:
         Parameters
         ----------
         columns
-            Values ``(n_samples,)`` by name: a mapping or a DataFrame. Numbers count as numbers, text and truth values
-            as groups.
+            Values ``(n_samples,)`` by name: a mapping or a DataFrame. Numbers form a numeric variable, text and
+            booleans form groups.
         categorical
-            Names of numbers that stand for groups, such as codes of batches.
+            Names of columns whose numbers encode groups, such as batch codes.
         """
         coded = _checked(columns, categorical)
         return cls._made([(name,) for name in coded], coded)
@@ -121,14 +112,13 @@ class Design:
         Parameters
         ----------
         formula
-            Names of columns with ``+`` between terms, ``:`` between the variables of an interaction and ``*`` for both
-            and their interaction, such as ``"condition * sex + age"``; a name with other characters than letters,
-            digits, dots and underscores in backticks. It is read, never run: anything else is refused. The mean is
-            always part of the design, with ``1`` or ``-1`` too: distances say nothing of it.
+            Names of columns, such as ``"condition * sex + age"``. ``+`` joins terms, ``:`` joins the variables of an
+            interaction, and ``a * b`` means ``a + b + a:b``. Names with characters other than letters, digits, dots and
+            underscores must be in backticks. The formula is parsed, never evaluated; anything else is rejected. The
+            mean is always part of the design, even with ``-1``, because distances do not depend on it.
         columns, categorical
-            As in `from_columns`; columns that the formula does not name are left aside.
+            As in `from_columns`; columns that the formula does not name are ignored.
         """
-        check_word("formula", formula)
         names = [str(name) for name in columns]
         terms = formula_terms(formula, names)
         wanted = dict.fromkeys(name for term in terms for name in term)
@@ -152,11 +142,11 @@ class Design:
 
     @property
     def columns(self) -> Float64:
-        """``(n_samples, n_columns)``: those of all terms."""
+        """``(n_samples, n_columns)``: the columns of all terms."""
         return np.hstack([term.columns for term in self.terms])
 
     def take(self, kept: Bool) -> Design:
-        """Return the design of some of the samples, ``kept`` of shape ``(n_samples,)``."""
+        """Return the design of the samples for which ``kept``, ``(n_samples,)``, is True."""
         terms = tuple(Term(term.name, term.variables, term.columns[kept]) for term in self.terms)
         return Design(terms, int(np.count_nonzero(kept)))
 
@@ -165,7 +155,7 @@ class Design:
 
 
 def formula_names(formula: str) -> list[str]:
-    """Return the names that a formula holds, in their order, or raise if it is none.
+    """Return the variable names in a formula, in order, or raise an error if the formula is invalid.
 
     Examples
     --------
@@ -177,14 +167,14 @@ def formula_names(formula: str) -> list[str]:
 
 
 def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]:
-    """Return the variables of each term of a formula, main effects first; nothing of it is ever evaluated.
+    """Return the variables of each term of a formula, main effects first; no code is ever evaluated.
 
     Parameters
     ----------
     formula
         As in `Design.from_formula`.
     known
-        Names that it may hold.
+        Names of variables that the formula may contain.
 
     Examples
     --------
@@ -193,7 +183,7 @@ def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]
     >>> formula_terms("exit()", ["age"])
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected a formula of names of variables with +, : and * between them, found ...
+    heatmover.errors.InvalidInputError: Expected a formula of variable names joined by +, : and *, found ...
     """
     for name in formula_names(formula):
         find(name, known, "a variable in the formula")
@@ -208,13 +198,16 @@ def formula_terms(formula: str, known: Collection[str]) -> list[tuple[str, ...]]
 
 
 def _products_of(formula: str) -> list[list[list[str]]]:
-    """Return the summands of a formula, each the factors of a product, each the names of an interaction; or raise."""
-    rest = formula.strip().removeprefix("~").strip()  # as in R
+    """Return the summands of a formula, or raise an error if the formula is invalid.
+
+    A summand is a list of factors, and a factor is a list of the variables of an interaction.
+    """
+    rest = formula.strip().removeprefix("~").strip()  # R formulas begin with ~
     products, is_first = [], True
     while rest:
         match = SUMMAND.match(rest)
         if match is None or (match["sign"] is None) != is_first:
-            raise _not_a_formula(formula, rest)
+            break
         if match["product"] is not None:
             factors: list[list[str]] = [[]]
             for piece in re.findall(rf"{NAME}|\*", match["product"]):
@@ -224,18 +217,16 @@ def _products_of(formula: str) -> list[list[list[str]]]:
                     factors[-1].append(piece.strip("`"))
             products.append(factors)
         rest, is_first = rest[match.end() :], False
-    if not products:
-        raise _not_a_formula(formula, "")
+    if rest or not products:
+        where = f"{quoted(rest[:20])} in {quoted(formula)}" if rest else quoted(formula)
+        raise InvalidInputError(
+            GRAMMAR, where, "formulas cannot contain functions or code; put other names in backticks"
+        )
     return products
 
 
-def _not_a_formula(formula: str, rest: str) -> InvalidInputError:
-    where = f"{quoted(rest[:20])} in {quoted(formula)}" if rest else quoted(formula)
-    return InvalidInputError(GRAMMAR, where, "functions and code are never run; put other names into backticks")
-
-
 def _checked(columns: Mapping[str, Any] | Any, categorical: Collection[str]) -> dict[str, Float64]:
-    """Return the columns of 0 and 1, or of numbers, that stand for each variable."""
+    """Return the columns that encode each variable: numbers, or 0 and 1."""
     if not (hasattr(columns, "columns") or isinstance(columns, Mapping)):
         raise InvalidInputError("columns by name, in a mapping or a DataFrame", type(columns).__name__)
     keys = list(columns)
@@ -249,11 +240,9 @@ def _checked(columns: Mapping[str, Any] | Any, categorical: Collection[str]) -> 
 
 
 def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> Float64:
-    """Return numbers ``(n_samples, 1)``, or columns of 0 and 1, ``(n_samples, n_groups)``."""
+    """Encode a variable as numbers, ``(n_samples, 1)``, or as columns of 0 and 1, ``(n_samples, n_groups)``."""
     if len(values) != n_samples:
-        raise InvalidInputError(
-            f"{quoted(name)} of as many samples as the other columns, {n_samples}", f"{len(values)}"
-        )
+        raise InvalidInputError(f"{n_samples} values of {quoted(name)}, as in the other columns", f"{len(values)}")
     missing = [place for place, value in enumerate(values) if is_missing(value)]
     if missing:
         raise InvalidInputError(
@@ -266,7 +255,7 @@ def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> F
         numbers = check_numbers(quoted(name), np.asarray(values, dtype=np.float64), n_samples)
         if n_samples and (numbers == numbers[0]).all():
             raise _one_value(name)
-        # No unit matters; near 1 no square overflows.
+        # The unit does not matter, and squares of numbers near 1 do not overflow.
         return (numbers / (np.abs(numbers).max() or 1.0))[:, None]
     codes, groups = check_labels(quoted(name), values, n_samples)
     if len(groups) < 2:
@@ -275,46 +264,48 @@ def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> F
     if single:
         raise InvalidInputError(
             f"at least two samples of every group of {quoted(name)} in a design",
-            f"one of {listed(single)}",
+            f"only one sample of {listed(single)}",
             "join small groups, or leave them out" if len(single) < n_samples else "leave the variable out",
         )
     return np.eye(len(groups))[codes]
 
 
 def _one_value(name: str) -> InvalidInputError:
-    return InvalidInputError(f"{quoted(name)} to differ between samples", "one value in all", "leave it out")
+    return InvalidInputError(
+        f"{quoted(name)} to differ between samples", "the same value in all samples", "leave it out"
+    )
 
 
 def _products(factors: list[Float64]) -> Float64:
-    """Return all products of one column of each factor."""
+    """Return every product that takes one column from each factor."""
     columns = factors[0]
     for factor in factors[1:]:
         columns = (columns[:, :, None] * factor[:, None, :]).reshape(len(columns), -1)
     return columns
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def orthonormal(columns: Float64, outside: Float64) -> Float64:
-    """Return an orthonormal basis of what columns add to others.
+    """Return an orthonormal basis of the space that ``columns`` add to the space of ``outside``.
 
     Parameters
     ----------
     columns
-        ``(n_samples, n_columns)``.
+        Added columns, ``(n_samples, n_columns)``.
     outside
-        ``(n_samples, n_others)``: orthonormal, the constant column first.
+        Other columns, orthonormal, the constant column first, ``(n_samples, n_others)``.
 
     Returns
     -------
     ndarray of shape (n_samples, rank)
-        No columns if these are combinations of the others.
+        The rank is 0 if the added columns are combinations of the other columns.
     """
-    # Lengths without the mean: a year is no combination of ones, however near it seems.
+    # Center before scaling: a column of years is nearly constant, but must not be treated as a constant column.
     centered = columns - columns.mean(axis=0)
     lengths = np.sqrt((centered**2).sum(axis=0))
     varying = lengths > DEPENDENT * np.abs(columns).max(axis=0, initial=0.0)
     left = centered[:, varying] / lengths[varying]
-    for _ in range(2):  # the second time removes what rounding left
+    for _ in range(2):  # the second pass removes rounding errors of the first
         left = left - outside @ (outside.T @ left)
     vectors, sizes, _ = np.linalg.svd(left, full_matrices=False)
     return np.asarray(vectors[:, sizes > DEPENDENT])
@@ -323,27 +314,29 @@ def orthonormal(columns: Float64, outside: Float64) -> Float64:
 @final
 @dataclass(frozen=True, eq=False)
 class TermResult(ReadOnlyArrays):
-    """What was found of one term of a design.
+    """Result of the test of one term of a design.
 
     Attributes
     ----------
     term
-        Its name.
+        Name of the term.
     degrees_of_freedom
-        Columns that it adds to the terms that are held fixed.
+        Number of linearly independent columns that the term adds to the terms held fixed.
     sum_of_squares
-        Explained by it beyond these terms, in squares of the distances.
+        Sum of squares that the term explains beyond the terms held fixed, in squared units of the distances.
     r_squared
-        Share of the total sum of squares.
+        Share of the total sum of squares that the term explains.
     partial_r_squared
-        Share of what is left by these terms: ``sum_of_squares`` over it and the residual.
+        ``sum_of_squares`` divided by the sum of ``sum_of_squares`` and the residual sum of squares.
     statistic
-        F: over the residual of all terms; infinite if there is none.
+        F statistic of the term, relative to the residual of the full model; infinite if there is no residual.
     p_value, smallest_p, null, complete
-        As in `heatmover.statistics.TestResult`; the null holds F of the permutations, blocks held fixed if the term
-        changes places within them. The F that it is compared with then holds them fixed too, and is not ``statistic``.
+        As in `heatmover.statistics.TestResult`; ``null`` contains the F statistic of every permutation. If the term is
+        permuted within blocks, the p-value compares ``null`` with an F statistic that is computed with the blocks held
+        fixed too. This F statistic differs from ``statistic``.
     blocks
-        How blocks counted for this term, as in `heatmover.statistics.permutations.Restriction`.
+        How blocks restrict the permutations of this term, as in the attribute ``how`` of
+        `heatmover.statistics.permutations.Restriction`.
 
     Examples
     --------
@@ -368,37 +361,27 @@ class TermResult(ReadOnlyArrays):
     blocks: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """Return everything but the null as plain values for JSON, in which infinity is text."""
-        return {
-            "term": self.term,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "sum_of_squares": self.sum_of_squares,
-            "r_squared": self.r_squared,
-            "partial_r_squared": self.partial_r_squared,
-            "statistic": self.statistic if np.isfinite(self.statistic) else str(self.statistic),
-            "p_value": self.p_value,
-            "smallest_p": self.smallest_p,
-            "permutations": len(self.null),
-            "complete": self.complete,
-            "blocks": self.blocks,
-        }
+        """Return all values except the null as plain values for JSON; infinity becomes text."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "null"}
+        statistic = self.statistic if np.isfinite(self.statistic) else str(self.statistic)
+        return {**values, "statistic": statistic, "permutations": len(self.null)}
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class DesignResult:
-    """The table of `permanova_design`; ``print`` it.
+    """Table of results of `permanova_design`; ``print`` it.
 
     Attributes
     ----------
     by
-        ``"terms"`` or ``"margin"``.
+        ``"terms"`` or ``"margin"``, as in `permanova_design`.
     terms
-        The tests.
+        Results of the tests, one per term.
     residual_degrees_of_freedom, residual_sum_of_squares
-        Of all terms together.
+        Degrees of freedom and sum of squares of the residual of the full model.
     total_degrees_of_freedom, total_sum_of_squares
-        Around the mean.
+        Degrees of freedom and sum of squares of all samples around their mean.
 
     Examples
     --------
@@ -429,11 +412,11 @@ class DesignResult:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the terms that were tested."""
+        """Names of the tested terms."""
         return tuple(result.term for result in self.terms)
 
     def plain(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON."""
+        """Return the table as plain values for JSON."""
         return {
             "by": self.by,
             "terms": [result.plain() for result in self.terms],
@@ -441,14 +424,11 @@ class DesignResult:
                 "degrees_of_freedom": self.residual_degrees_of_freedom,
                 "sum_of_squares": self.residual_sum_of_squares,
             },
-            "total": {
-                "degrees_of_freedom": self.total_degrees_of_freedom,
-                "sum_of_squares": self.total_sum_of_squares,
-            },
+            "total": {"degrees_of_freedom": self.total_degrees_of_freedom, "sum_of_squares": self.total_sum_of_squares},
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table as text: a row for each term, the residual and the total, cells as many as there are."""
+        """Return the table as text: one row per term, then residual and total, whose empty last cells are left out."""
         total = self.total_sum_of_squares or 1.0
         lines = [
             (result.term, str(result.degrees_of_freedom), f"{result.sum_of_squares:.4g}", f"{result.r_squared:.3f}",
@@ -474,10 +454,16 @@ class DesignResult:
 
 
 class Spaces(NamedTuple):
-    """A term among the others, each part an orthonormal basis ``(n_samples, rank)``, all orthogonal to each other.
+    """Three orthonormal bases that split a design for the test of one term; all are orthogonal to each other.
 
-    ``fixed``: the mean and the terms that are held fixed. ``tested``: what the term adds. ``rest``: the other terms,
-    which count for the residual only.
+    Attributes
+    ----------
+    fixed
+        ``(n_samples, rank)``: the mean and the terms held fixed.
+    tested
+        ``(n_samples, rank)``: the space that the tested term adds.
+    rest
+        ``(n_samples, rank)``: the space that the other terms add; it only reduces the residual.
     """
 
     fixed: Float64
@@ -486,21 +472,11 @@ class Spaces(NamedTuple):
 
     @property
     def residual_degrees_of_freedom(self) -> int:
-        """Samples less all columns."""
+        """Number of samples minus the rank of all columns."""
         return int(len(self.fixed) - sum(part.shape[1] for part in self))
 
 
-class _Tested(NamedTuple):
-    """Sums of squares of a term and of the residual, and by permutations the share of the first of both."""
-
-    explained: float
-    residual: float
-    share: float
-    null: Float64
-    complete: bool
-
-
-@by_one_blas_thread
+@one_blas_thread()
 def permanova_design(
     distances: npt.ArrayLike,
     design: Design,
@@ -510,24 +486,24 @@ def permanova_design(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> DesignResult:
-    """Test the terms of a design, each with others held fixed (McArdle and Anderson 2001).
+    """Test the terms of a design, each with other terms held fixed (McArdle and Anderson 2001).
 
-    Permuted are the residuals of the terms held fixed (Freedman and Lane 1983), so that what these explain counts
-    neither for nor against a term that goes with them. Sums of squares, F and degrees of freedom are those of R's
-    ``vegan::adonis2``.
+    The test permutes the residuals that remain after the fixed terms (Freedman and Lane 1983), so the effect of a fixed
+    term is not attributed to a tested term that is associated with it. Sums of squares, F and degrees of freedom agree
+    with R's ``vegan::adonis2``.
 
     Parameters
     ----------
     distances
-        Between samples, ``(n_samples, n_samples)``.
+        Distances between samples, ``(n_samples, n_samples)``.
     design
-        From `Design.from_columns` or `Design.from_formula`.
+        Terms to test, from `Design.from_columns` or `Design.from_formula`.
     by
-        ``"margin"``: each term with all others held fixed, but for interactions that contain it; a term that is part of
-        an interaction is not tested. ``"terms"``: each with those before it held fixed.
+        ``"margin"``: test each term with all other terms held fixed; a term that is part of an interaction is not
+        tested. ``"terms"``: test each term with the preceding terms held fixed.
     blocks, n_permutations, random_state
-        As in `permanova`. Residuals change places within blocks, which are held fixed too; or blocks exchange their
-        mean residuals if the term is the same in all samples of every block.
+        As in `permanova`. Residuals are permuted within blocks, and the blocks are held fixed too. If the term is
+        constant within blocks, the mean residuals of whole blocks are permuted.
 
     Returns
     -------
@@ -554,22 +530,31 @@ def permanova_design(
     results = []
     for term, spaces, restriction in _set_up(design, by, blocks):
         within = within_blocks(spaces, restriction, quoted(term.name))
-        test = residual_test(gram, within, restriction, n_permutations, random_state)
-        results.append(_result(term, _Explained.by(gram, spaces, total), (within, test, restriction.how), unit**2))
-    size = len(matrix) - 1
-    left = _Explained.by(gram, spaces, total).residual
-    return DesignResult(by, tuple(results), spaces.residual_degrees_of_freedom, left * unit**2, size, total * unit**2)
+        share, null, complete = residual_test(gram, within, restriction, n_permutations, random_state)
+        p, smallest = probability(share, null, complete)
+        fixed, explained, rest = (float(np.einsum("ij,ij->", part, gram @ part)) for part in spaces)
+        residual = total - fixed - explained - rest
+        freedom, left = spaces.tested.shape[1], spaces.residual_degrees_of_freedom
+        partial = explained / (explained + residual) if explained + residual > 0 else 0.0
+        results.append(
+            TermResult(
+                term.name, freedom, explained * unit**2, explained / total if total > 0 else 0.0, partial,
+                float(f_ratio(np.array([partial]), freedom, left)[0]), p, smallest,
+                f_ratio(null, within.tested.shape[1], within.residual_degrees_of_freedom), complete, restriction.how,
+            )
+        )  # fmt: skip
+    return DesignResult(by, tuple(results), left, residual * unit**2, len(matrix) - 1, total * unit**2)
 
 
 def check_design(design: Design, *, by: Literal["terms", "margin"] = "margin", blocks: Any | None = None) -> None:
-    """Raise if `permanova_design` would refuse a design, whatever the distances.
+    """Raise an error if `permanova_design` would reject a design, whatever the distances are.
 
     Examples
     --------
     >>> check_design(Design.from_columns({"batch": list("xxyy"), "condition": list("aabb")}))
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected 'batch' to differ from a combination of 'condition', found none ...
+    heatmover.errors.InvalidInputError: Expected 'batch' not to be determined by 'condition', found that it is; ...
     """
     _set_up(design, by, blocks)
 
@@ -577,59 +562,45 @@ def check_design(design: Design, *, by: Literal["terms", "margin"] = "margin", b
 def _set_up(
     design: Design, by: Literal["terms", "margin"], blocks: Any | None
 ) -> list[tuple[Term, Spaces, Restriction]]:
-    """Return every term to test with its spaces and what blocks allow it."""
-    tests = []
-    for term, spaces in _sequential(design) if by == "terms" else _marginal(design):
-        tests.append((term, spaces, restrict(_codes(term), blocks)))
-    return tests
-
-
-class _Explained(NamedTuple):
-    """Sums of squares of a term and of the residual, their degrees of freedom, and the sum of squares of all."""
-
-    term: float
-    residual: float
-    freedom: int
-    left: int
-    total: float
-
-    @classmethod
-    def by(cls, gram: Float64, spaces: Spaces, total: float) -> _Explained:
-        fixed, tested, rest = (float(np.einsum("ij,ij->", part, gram @ part)) for part in spaces)
-        left = total - fixed - tested - rest
-        return cls(tested, left, spaces.tested.shape[1], spaces.residual_degrees_of_freedom, total)
-
-    @property
-    def share(self) -> float:
-        both = self.term + self.residual
-        return self.term / both if both > 0 else 0.0
-
-
-def _result(term: Term, own: _Explained, tested: tuple[Spaces, _Tested, str], unit: float) -> TermResult:
-    within, test, how = tested
-    null = f_ratio(test.null, within.tested.shape[1], within.residual_degrees_of_freedom)
-    p, smallest = probability(test.share, test.null, test.complete)
-    f = float(f_ratio(np.array([own.share]), own.freedom, own.left)[0])
-    share = own.term / own.total if own.total > 0 else 0.0
-    return TermResult(
-        term.name, own.freedom, own.term * unit, share, own.share, f, p, smallest, null, test.complete, how
-    )  # fmt: skip
+    """Return every term to test with its spaces and the restriction of its permutations."""
+    tests: list[tuple[Term, Spaces]] = []
+    for place, term in enumerate(design.terms):
+        held, later = design.terms[:place], design.terms[place + 1 :]
+        if by == "margin":
+            held, later = tuple(other for other in design.terms if other is not term), ()
+            if any(set(term.variables) < set(other.variables) for other in held):
+                continue
+        fixed = covariates(held, design.n_samples)
+        tested = orthonormal(term.columns, fixed)
+        if not tested.shape[1]:
+            raise _dependent(quoted(term.name), [other.name for other in held])
+        basis = np.hstack([fixed, tested])
+        for other in later:
+            basis = np.hstack([basis, orthonormal(other.columns, basis)])
+        tests.append((term, Spaces(fixed, tested, basis[:, fixed.shape[1] + tested.shape[1] :])))
+    if basis.shape[1] >= design.n_samples:
+        raise InvalidInputError(
+            f"a design with fewer columns than the {counted(design.n_samples, 'sample')}",
+            f"{counted(basis.shape[1], 'column')} for {' + '.join(design.names)} and the mean",
+            "leave out some terms",
+        )
+    return [(term, spaces, restrict(_codes(term), blocks)) for term, spaces in tests]
 
 
 def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces:
-    """Return a term among others and the blocks within which it changes places, which are held fixed too.
+    """Add the blocks within which a term is permuted to the fixed space of the term.
 
-    Residuals of a model without the blocks hold what these add to the slopes of numbers, and called 15 % of pairs
-    without a difference different at 5 %.
+    Without the blocks in the model, blocks bias the fitted slopes of numeric variables, and the bias remains in the
+    residuals. At a level of 5%, the test then was significant for 15% of paired data sets without a difference.
 
     Parameters
     ----------
     spaces
-        The term among others.
+        Spaces of the term without blocks.
     restriction
-        What blocks allow it; without blocks to stay within, the spaces are returned as they are.
+        Restriction of the permutations; if values may move between all blocks, the spaces are returned unchanged.
     what
-        What the term is called in messages.
+        Name of the term in messages.
     """
     if restriction.within is None:
         return spaces
@@ -638,78 +609,52 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
     tested = orthonormal(spaces.tested, fixed)
     if not tested.shape[1]:
         raise InvalidInputError(
-            f"{what} to differ within blocks from a combination of the covariates", "none of it left beside them",
-            "adjust for fewer",
+            f"{what} not to be determined by the covariates within blocks", "that it is",
+            "adjust for fewer covariates",
         )  # fmt: skip
     inside = Spaces(fixed, tested, orthonormal(spaces.rest, np.hstack([fixed, tested])))
     if inside.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
-            f"covariates and blocks that leave some of {counted(len(fixed), 'sample')} to compare",
-            f"{counted(fixed.shape[1] - 1, 'column')} of them",
-            "adjust for fewer",
+            f"fewer columns of covariates and blocks, to compare {counted(len(fixed), 'sample')}",
+            counted(fixed.shape[1] - 1, "column"),
+            "adjust for fewer covariates",
         )
     return inside
 
 
 def f_ratio(share: Float64, freedom: int, left: int) -> Float64:
-    """Return F from the share of a term in the sum of squares of the term and the residual; infinite if it is all."""
+    """Return F from the share of a term in the sum of squares of term and residual; infinite for a share of 1."""
     rest = np.maximum(1 - share, 0.0) / left
     return np.divide(share / freedom, rest, out=np.full_like(share, np.inf), where=rest > 0)
 
 
 def gower(matrix: Float64) -> Float64:
-    """Return the products of samples around their mean, ``(n_samples, n_samples)``, from their distances."""
-    squared = -0.5 * matrix**2
-    means = squared.mean(axis=0)
-    return np.asarray(squared - means - means[:, None] + means.mean())
+    """Return the inner products of centered samples, ``(n_samples, n_samples)``, from the distances between samples."""
+    return centered(-0.5 * matrix**2)
 
 
-def _constant(n_samples: int) -> Float64:
-    return np.full((n_samples, 1), 1 / np.sqrt(n_samples))
+def centered(matrix: Float64) -> Float64:
+    """Subtract the means of rows and columns from a symmetric matrix."""
+    means = matrix.mean(axis=0)
+    return np.asarray(matrix - means - means[:, None] + means.mean())
 
 
-def _sequential(design: Design) -> Iterator[tuple[Term, Spaces]]:
-    """Yield every term with those before it held fixed."""
-    fixed = _constant(design.n_samples)
-    parts = []
-    for place, term in enumerate(design.terms):
-        added = orthonormal(term.columns, fixed)
-        if not added.shape[1]:
-            raise _dependent(quoted(term.name), [before.name for before in design.terms[:place]])
-        parts.append((fixed, added))
-        fixed = np.hstack([fixed, added])
-    _check_residual(design, fixed)
-    for place, (term, (before, added)) in enumerate(zip(design.terms, parts, strict=True)):
-        after = [later for _, later in parts[place + 1 :]]
-        yield term, Spaces(before, added, np.hstack([np.zeros((design.n_samples, 0)), *after]))
-
-
-def _marginal(design: Design) -> Iterator[tuple[Term, Spaces]]:
-    """Yield every term that is no part of an interaction, with all other terms held fixed."""
-    terms = []
-    for term in design.terms:
-        others = [other for other in design.terms if other is not term]
-        if any(set(term.variables) < set(other.variables) for other in others):
-            continue
-        fixed = covariates(others, design.n_samples)
-        added = orthonormal(term.columns, fixed)
-        if not added.shape[1]:
-            raise _dependent(quoted(term.name), [other.name for other in others])
-        _check_residual(design, np.hstack([fixed, added]))
-        terms.append((term, Spaces(fixed, added, np.zeros((design.n_samples, 0)))))
-    yield from terms
+def without(matrix: Float64, basis: Float64) -> Float64:
+    """Return the residuals of the rows and columns of a matrix on an orthonormal basis."""
+    half = matrix - basis @ (basis.T @ matrix)
+    return np.asarray(half - (half @ basis) @ basis.T)
 
 
 def covariates(terms: Iterable[Term], n_samples: int) -> Float64:
-    """Return an orthonormal basis of the mean and of some terms, ``(n_samples, rank)``."""
-    basis = _constant(n_samples)
+    """Return an orthonormal basis of the mean and the terms, ``(n_samples, rank)``."""
+    basis = np.full((n_samples, 1), 1 / np.sqrt(n_samples))
     for term in terms:
         basis = np.hstack([basis, orthonormal(term.columns, basis)])
     return basis
 
 
 def as_design(adjust: Any, n_samples: int) -> Design:
-    """Return covariates as a design, or raise if they are of other samples."""
+    """Return covariates as a design, or raise an error if their number of samples is wrong."""
     design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
     if design.n_samples != n_samples:
         raise InvalidInputError(
@@ -718,17 +663,19 @@ def as_design(adjust: Any, n_samples: int) -> Design:
     return design
 
 
-def beside(columns: Float64, design: Design, what: str) -> Spaces:
-    """Return what columns add to a design that is held fixed, or raise if that is nothing or leaves nothing.
+def spaces_given(columns: Float64, design: Design, what: str) -> Spaces:
+    """Return the spaces of a tested variable and a fixed design.
+
+    An error is raised if the variable adds nothing to the design, or if no residual is left.
 
     Parameters
     ----------
     columns
-        Of what is tested, ``(n_samples, n_columns)``.
+        Columns of the tested variable, ``(n_samples, n_columns)``.
     design
-        Held fixed.
+        Covariates to hold fixed.
     what
-        What the columns are called in messages.
+        Name of the tested variable in messages.
     """
     fixed = covariates(design.terms, len(columns))
     tested = orthonormal(columns, fixed)
@@ -737,58 +684,49 @@ def beside(columns: Float64, design: Design, what: str) -> Spaces:
     spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
     if spaces.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
-            f"covariates that leave some of {counted(len(columns), 'sample')} to compare",
+            f"fewer columns of covariates, to compare {counted(len(columns), 'sample')}",
             f"{counted(fixed.shape[1] - 1, 'column')} of {', '.join(map(quoted, design.names))}",
-            "adjust for fewer",
+            "adjust for fewer covariates",
         )
     return spaces
 
 
 def _dependent(what: str, others: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(
-        f"{what} to differ from a combination of {', '.join(map(quoted, others)) or 'the mean'}",
-        "none of it left beside them",
-        "no adjustment can tell them apart: leave one of them out",
+        f"{what} not to be determined by {', '.join(map(quoted, others)) or 'the mean'}",
+        "that it is",
+        "no adjustment can separate these variables: leave one of them out",
     )
 
 
-def _check_residual(design: Design, basis: Float64) -> None:
-    if basis.shape[1] >= design.n_samples:
-        raise InvalidInputError(
-            f"a design with fewer than {counted(design.n_samples, 'column')}, the number of samples",
-            f"{basis.shape[1]} for {' + '.join(design.names)} and the mean",
-            "leave terms out",
-        )
-
-
 def _codes(term: Term) -> Int64:
-    """Return a code for each sample: equal where all columns of the term are."""
+    """Return a code for each sample; samples with equal columns of the term have equal codes."""
     return np.unique(term.columns, axis=0, return_inverse=True)[1].astype(np.int64).ravel()
 
 
 def check_mixed(name: str, values: npt.NDArray[Any], restriction: Restriction) -> None:
-    """Raise if a block within which a variable changes places holds one value of it only, and so says nothing of it.
+    """Raise an error if a variable has only one value in a block within which it is permuted.
 
     Parameters
     ----------
     name
-        Of the variable, as it is to be read.
+        Name of the variable in messages.
     values
-        ``(n_samples,)``.
+        Values of the variable, ``(n_samples,)``.
     restriction
-        What blocks allow it.
+        Restriction of its permutations by blocks.
     """
     alone, n_blocks = blocks_of_one_value(values, restriction)
     if alone:
         raise InvalidInputError(
             f"at least two groups, or values, of {name} in every block",
-            f"one only in {alone} of {counted(n_blocks, 'block')}",
-            "leave these samples out, or adjust for the blocks instead",
+            f"only one in {alone} of {counted(n_blocks, 'block')}",
+            "leave the samples in these blocks out, or adjust for the blocks instead",
         )
 
 
 def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> tuple[int, int]:
-    """Return how many of the blocks within which values change places hold one value only, and how many there are."""
+    """Return the number of blocks with one value only, and the number of blocks within which values are permuted."""
     if restriction.within is None:
         return 0, 0
     pairs = np.unique(np.column_stack([restriction.within, np.unique(values, return_inverse=True)[1]]), axis=0)
@@ -798,77 +736,57 @@ def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> t
 
 def residual_test(
     gram: Float64, spaces: Spaces, restriction: Restriction, n_permutations: int, random_state: RandomState
-) -> _Tested:
-    """Test a term by permutations of the residuals of what is held fixed (Freedman and Lane 1983).
+) -> tuple[float, Float64, bool]:
+    """Test a term by permuting the residuals of the terms held fixed (Freedman and Lane 1983).
 
     Parameters
     ----------
     gram
-        Products of samples around their mean, ``(n_samples, n_samples)``.
+        Inner products of centered samples, ``(n_samples, n_samples)``.
     spaces
-        The term and what is held fixed.
+        Spaces of the tested term and of the terms held fixed.
     restriction
-        Which residuals may change places.
+        Restriction of the permutations by blocks.
     n_permutations, random_state
         As in `heatmover.statistics.permutations.permute`.
+
+    Returns
+    -------
+    share : float
+        Explained sum of squares of the term, divided by the explained plus the residual sum of squares.
+    null : ndarray of shape (n_permutations,)
+        This share in every permutation.
+    complete : bool
+        True if the permutations are exhaustive.
     """
     n_samples = len(gram)
     unit_of = np.arange(n_samples) if restriction.units is None else restriction.units
     drawn = permute(unit_of, restriction, n_permutations=n_permutations, random_state=random_state)
     first = np.unique(unit_of, return_index=True)[1]
-    left = _without(gram, spaces.fixed)
-    # The mean of permuted residuals stays zero in samples that count alike, and moves with blocks of unequal size.
+    left = without(gram, spaces.fixed)
+    left = (left + left.T) / 2
+    # The fixed space is needed because permuting blocks of unequal size changes the mean of the residuals.
     basis = np.hstack([spaces.tested, spaces.rest, spaces.fixed])
-    moves = _Moves(left, basis, unit_of)
-    explained, rest = moves.sums(np.arange(len(first))[None], spaces.tested.shape[1])
+    # Let E be the products of the residuals, and M the matrix that permutes them. A basis Q explains the trace of
+    # Q' M E M' Q. In M' Q the sums of Q over blocks are permuted and spread evenly over the samples of each block;
+    # deviations of Q from the means of the blocks do not change.
+    sizes = np.bincount(unit_of).astype(np.float64)
+    onto = sp.csr_array((np.ones(n_samples), (unit_of, np.arange(n_samples))))
+    sums = onto @ basis
+    within = basis - (sums / sizes[:, None])[unit_of]
+    squared_means = np.asarray(onto.multiply(onto @ left).sum(axis=1)).ravel() / sizes**2
+    total = float(np.trace(left))
 
-    def shares(part: slice) -> Float64:
-        return _share(*moves.sums(drawn.shuffled[part, first], spaces.tested.shape[1]))
+    def shares(orders: Int64) -> Float64:
+        moved = (sums[orders] / sizes[:, None])[:, unit_of] + within  # (n_orders, n_samples, rank)
+        flat = np.ascontiguousarray(moved.transpose(1, 0, 2)).reshape(n_samples, -1)
+        squares = np.einsum("ij,ij->j", flat, left @ flat).reshape(len(orders), -1)
+        explained = squares[:, : spaces.tested.shape[1]].sum(axis=1)
+        residual = total + (sizes[orders] - sizes) @ squared_means - squares.sum(axis=1)
+        both = explained + residual
+        return np.asarray(np.divide(explained, both, out=np.zeros_like(both), where=both > 0))
 
-    null = by_blocks(shares, len(drawn.shuffled), n_samples, columns=basis.shape[1])
-    share = float(_share(explained, rest)[0])
-    return _Tested(float(explained[0]), float(rest[0]), share, null, drawn.complete)
-
-
-def _share(explained: Float64, rest: Float64) -> Float64:
-    both = explained + rest
-    return np.divide(explained, both, out=np.zeros_like(both), where=both > 0)
-
-
-def _without(gram: Float64, basis: Float64) -> Float64:
-    """Return the products of what a basis does not explain."""
-    half = gram - basis @ (basis.T @ gram)
-    left = half - (half @ basis) @ basis.T
-    return np.asarray((left + left.T) / 2)
-
-
-class _Moves:
-    """Sums of squares of residuals that change places: those of samples, or the means of blocks.
-
-    With a matrix M that moves residuals, a basis Q explains the trace of Q' M E M' Q of their products E. M' Q is Q
-    with its rows in another order; for blocks it is the sums of Q over blocks in another order, spread evenly over the
-    samples of each, and within blocks Q as it was.
-    """
-
-    def __init__(self, left: Float64, basis: Float64, unit_of: Int64) -> None:
-        self.left, self.unit_of = left, unit_of
-        self.sizes = np.bincount(unit_of).astype(np.float64)
-        self.whole = bool(self.sizes.max() > 1)
-        onto = np.zeros((len(self.sizes), len(unit_of)))
-        onto[unit_of, np.arange(len(unit_of))] = 1.0
-        self.sums_of = onto @ basis if self.whole else basis
-        self.within = basis - (self.sums_of / self.sizes[:, None])[unit_of]
-        # Squared length of the mean residual of each block.
-        self.lengths = np.einsum("bi,bi->b", onto @ left, onto) / self.sizes**2 if self.whole else np.diag(left)
-        self.total = float(np.trace(left))
-
-    def sums(self, orders: Int64, n_tested: int) -> tuple[Float64, Float64]:
-        """Return what the first columns explain and what no column explains, each ``(n_orders,)``."""
-        rank = self.within.shape[1]
-        moved = self.sums_of[orders]  # (n_orders, n_units, rank)
-        if self.whole:
-            moved = (moved / self.sizes[:, None])[:, self.unit_of] + self.within
-        flat = np.ascontiguousarray(moved.transpose(1, 0, 2)).reshape(len(self.unit_of), -1)
-        squares = np.einsum("ij,ij->j", flat, self.left @ flat).reshape(len(orders), rank)
-        total = self.total + (self.sizes[orders] - self.sizes) @ self.lengths
-        return squares[:, :n_tested].sum(axis=1), total - squares.sum(axis=1)
+    null = by_blocks(
+        lambda part: shares(drawn.shuffled[part, first]), len(drawn.shuffled), n_samples, columns=basis.shape[1]
+    )
+    return float(shares(np.arange(len(first))[None])[0]), null, drawn.complete

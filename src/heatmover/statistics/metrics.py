@@ -1,39 +1,41 @@
-"""How good distances are: agreement with a known truth, and smoothness of a signal over near measures."""
+"""Score distances by their agreement with true distances and by the smoothness of signals; public as ``hm.metrics``.
+
+Calibration and studies call the module too; it works on plain arrays.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import rankdata
 
 from heatmover._base.types import Bool, Float64, Intp
-from heatmover._base.validation import ALL_DISTANCES, as_array, check_integer, check_matrix
-from heatmover._base.words import counted
+from heatmover._base.validation import ALL_DISTANCES, as_array, check_at_most, check_matrix
 from heatmover.errors import InvalidInputError
 
 __all__ = ["laplacian_smoothness", "precision_at_k", "spearman"]
 
-Floats = Float64
+ALONE = "a measure is not its own neighbor"
 
 
 def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) -> float:
-    """Return the share of the k truly nearest measures that are among the k nearest, averaged over measures.
+    """Return the mean share of a measure's k true nearest neighbors that ``distances`` also rank among the k nearest.
 
-    A measure is not its own neighbour, whatever the diagonal says; of equal distances the smaller index is nearer.
+    A measure is not its own neighbor, and the diagonals are ignored. Ties are broken in favor of the smaller index.
 
     Parameters
     ----------
     truth
         True distances, (n_measures, n_measures).
     distances
-        Distances to be judged, (n_measures, n_measures).
+        Distances to be scored, (n_measures, n_measures).
     k
-        Number of neighbours, 1 to n_measures - 1.
+        Number of neighbors, 1 to n_measures - 1.
 
     Returns
     -------
     float
-        From 0 to 1, which is best. Distances without any relation to the truth reach about
-        ``k / (n_measures - 1)``.
+        Precision from 0 to 1 (best). Random distances reach about ``k / (n_measures - 1)``.
 
     Examples
     --------
@@ -47,29 +49,29 @@ def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) 
     0.0
     """
     true, judged = _check_pair(truth, distances)
-    count = _check_k(k, len(true))
+    count = check_at_most("k", k, len(true) - 1, ALONE)
     common = _near(true, count) & _near(judged, count)
     return float(common.sum() / (len(true) * count))
 
 
 def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
-    """Return Spearman's rank correlation with the truth, per measure, averaged over measures.
+    """Return Spearman's rank correlation of distances with true distances, averaged over measures.
 
-    For each measure the distances to all others are ranked, equal ones sharing their mean rank, and the ranks
-    correlated with those of the truth. A measure that is equally far from all others, in the truth or in the
-    distances, says nothing about an order and counts as 0.
+    For each measure, the distances to all other measures are ranked (equal distances share their mean rank) and
+    correlated with the ranks of the true distances. If all true distances of a measure are equal, or all scored
+    distances, the measure has no order and its correlation is set to 0.
 
     Parameters
     ----------
     truth
-        True distances, (n_measures, n_measures), of at least 3 measures; the diagonal is not looked at.
+        True distances between at least 3 measures, (n_measures, n_measures); the diagonal is ignored.
     distances
-        Distances to be judged, (n_measures, n_measures).
+        Distances to be scored, (n_measures, n_measures).
 
     Returns
     -------
     float
-        From -1 to 1, which is best.
+        Correlation from -1 to 1 (best).
 
     Examples
     --------
@@ -83,37 +85,37 @@ def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     true, judged = _check_pair(truth, distances)
     if len(true) < 3:
         raise InvalidInputError("at least 3 measures", f"{len(true)}", "with fewer there is no order to compare")
-    a, b = centered_ranks(_without_diagonal(true)), centered_ranks(_without_diagonal(judged))
+    others = ~np.eye(len(true), dtype=bool)
+    a, b = (centered_ranks(square[others].reshape(len(true), -1)) for square in (true, judged))
     products = (a * b).sum(axis=1)
-    # Ranks are halves of whole numbers, so that those of a constant row are centered to exactly zero.
+    # Ranks are multiples of one half, so the ranks of a constant row are centered to exactly zero.
     norms = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
     return float(np.divide(products, norms, out=np.zeros(len(true)), where=norms > 0).mean())
 
 
 def laplacian_smoothness(
     distances: npt.ArrayLike, signal: npt.ArrayLike, k: int = 10, *, normalize: bool = False
-) -> float | Floats:
-    """Return how much a signal varies between near measures: lower is smoother.
+) -> float | Float64:
+    """Return the variation of a signal between near measures; lower values mean a smoother signal.
 
-    The paper's Laplacian quadratic form: over the graph that joins two measures if one is among the k nearest
-    of the other, the sum over edges of the squared difference of the signal. With the adjacency A and the
-    degrees D of that graph this is ``signal.T @ (D - A) @ signal``.
+    This is the Laplacian quadratic form of the paper. A graph connects two measures if either is among the k nearest of
+    the other. The result is the sum, over the edges of the graph, of the squared differences of the signal. With the
+    adjacency A and the degrees D of the graph this is ``signal.T @ (D - A) @ signal``.
 
     Parameters
     ----------
     distances
-        (n_measures, n_measures). A measure is not its own neighbour; all that are as far as the k-th nearest are
-        neighbours too, so that no order of measures decides.
+        Distances between measures, (n_measures, n_measures). A measure is not its own neighbor. Measures tied with the
+        k-th nearest are neighbors too, so the result does not depend on the order of the measures.
     signal
-        Numbers, (n_measures,) or (n_measures, n_signals): an outcome, a share of cells. Categories have to be
-        coded first, one column per category.
+        Numbers, such as an outcome or a share of cells, (n_measures,) or (n_measures, n_signals). Encode categories
+        first, as one column per category.
     k
-        Number of neighbours, 1 to n_measures - 1.
+        Number of neighbors, 1 to n_measures - 1.
     normalize
-        Divide by what a signal permuted over the measures has on average, which is twice the number of edges times
-        its variance (with n_measures - 1 in the denominator): the result, known as Geary's C, is about 1
-        for a signal that has nothing to do with the distances, whatever its unit and the number of measures.
-        A constant signal has 0.
+        Divide by the mean over all permutations of the signal: twice the number of edges times the variance of the
+        signal (with n_measures - 1 in the denominator). The result, known as Geary's C, is about 1 for a signal that is
+        independent of the distances, for any unit and any number of measures. For a constant signal the result is 0.
 
     Returns
     -------
@@ -132,64 +134,50 @@ def laplacian_smoothness(
     1.5
     """
     matrix = _check_square("distances", distances)
-    edges = edges_between_near(neighbors_with_ties(matrix, _check_k(k, len(matrix))))
-    values = smoothness_over_edges(*edges, _check_signal(signal, len(matrix)), normalize=normalize)
+    near = neighbors_with_ties(matrix, check_at_most("k", k, len(matrix) - 1, ALONE))
+    first, second = edges_between_near(near)
+    columns = _check_signal(signal, len(matrix))
+    if normalize:
+        # The result does not depend on the unit, and squares of numbers near 1 neither overflow nor vanish.
+        columns = columns / np.where(columns.any(axis=0), np.abs(columns).max(axis=0), 1)
+    with np.errstate(over="ignore"):
+        values = np.asarray(((columns[first] - columns[second]) ** 2).sum(axis=0))
     if not np.isfinite(values).all():
         raise InvalidInputError(
             "a signal whose squared differences are finite", "an overflow", "use another unit, or normalize=True"
         )
+    if normalize:
+        expected = 2 * first.size * columns.var(axis=0, ddof=1)
+        values = np.divide(values, expected, out=np.zeros_like(values), where=values > 0)
     return values if np.ndim(signal) == 2 else float(values[0])
 
 
 def edges_between_near(near: Bool) -> tuple[Intp, Intp]:
-    """Return both ends of every edge that joins two measures one of which is near the other, ``(n_edges,)`` each.
+    """Return both ends of every edge, ``(n_edges,)`` each; an edge connects two measures if either is near the other.
 
     Parameters
     ----------
     near
-        In each row the measures that are near this one, ``(n_measures, n_measures)``.
+        True where the measure of the column is near the measure of the row, ``(n_measures, n_measures)``.
     """
     first, second = np.nonzero(np.triu(near | near.T))
     return first, second
 
 
-def smoothness_over_edges(first: Intp, second: Intp, columns: Floats, *, normalize: bool) -> Floats:
-    """Return what `laplacian_smoothness` does, ``(n_signals,)``, of edges that are known.
+def neighbors_with_ties(distances: Float64, k: int) -> Bool:
+    """Mark in each row the k nearest measures and all measures tied with the k-th, (n_measures, n_measures).
 
-    Parameters
-    ----------
-    first, second
-        From `edges_between_near`.
-    columns
-        The signals, ``(n_measures, n_signals)``.
-    normalize
-        As in `laplacian_smoothness`.
-    """
-    if normalize:
-        # The result does not depend on the unit; near 1 no square overflows or vanishes.
-        columns = columns / np.where(columns.any(axis=0), np.abs(columns).max(axis=0), 1)
-    with np.errstate(over="ignore"):
-        values = np.asarray(((columns[first] - columns[second]) ** 2).sum(axis=0))
-    if normalize:
-        expected = 2 * first.size * columns.var(axis=0, ddof=1)
-        values = np.divide(values, expected, out=np.zeros_like(values), where=values > 0)
-    return values
-
-
-def neighbors_with_ties(distances: Floats, k: int) -> Bool:
-    """Return, in each row, which others are among the k nearest or as far as the k-th, (n_measures, n_measures).
-
-    Were ties broken by the order of measures, groups that are sorted would be neighbours of themselves.
+    If ties were broken by the order of the measures, measures sorted by group would favor neighbors of their own group.
     """
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
     farthest = np.partition(others, k - 1, axis=1)[:, k - 1 : k]
-    # Distances computed in float32 that differ by less are equal.
+    # Smaller differences are rounding errors of distances computed in float32.
     return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 
 
-def _near(distances: Floats, k: int) -> Bool:
-    """Return, in each row, which k others are the nearest, (n_measures, n_measures)."""
+def _near(distances: Float64, k: int) -> Bool:
+    """Mark in each row the k nearest measures, (n_measures, n_measures)."""
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
     near = np.zeros(others.shape, dtype=bool)
@@ -197,57 +185,35 @@ def _near(distances: Floats, k: int) -> Bool:
     return near
 
 
-def _without_diagonal(square: Floats) -> Floats:
-    """Return (n, n - 1): each row without its own entry."""
-    return square[~np.eye(len(square), dtype=bool)].reshape(len(square), -1)
+def centered_ranks(rows: Float64) -> Float64:
+    """Return the ranks within each row minus their mean; equal values share their mean rank."""
+    return np.asarray(rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2)
 
 
-def centered_ranks(rows: Floats) -> Floats:
-    """Return the ranks within each row, equal values sharing their mean rank, minus the mean of all ranks."""
-    order = np.argsort(rows, axis=1, kind="stable")
-    ascending = np.take_along_axis(rows, order, axis=1)
-    begins = np.ones(rows.shape, dtype=bool)
-    begins[:, 1:] = ascending[:, 1:] != ascending[:, :-1]
-    # Runs of equal values, numbered through all rows: no run crosses from one row into the next.
-    run = np.cumsum(begins).reshape(rows.shape) - 1
-    lengths = np.bincount(run.ravel())
-    first = np.flatnonzero(begins) % rows.shape[1]
-    mean = first + (lengths - 1) / 2
-    ranks = np.empty(rows.shape)
-    np.put_along_axis(ranks, order, mean[run], axis=1)
-    return np.asarray(ranks - (rows.shape[1] - 1) / 2)
-
-
-def _check_square(name: str, values: npt.ArrayLike) -> Floats:
+def _check_square(name: str, values: npt.ArrayLike) -> Float64:
     matrix = np.asarray(check_matrix(name, values, sparse=ALL_DISTANCES), dtype=np.float64)
     if matrix.shape[0] != matrix.shape[1]:
         raise InvalidInputError(f"{name} to be square, (n_measures, n_measures)", f"shape {matrix.shape}")
     return matrix
 
 
-def _check_pair(truth: npt.ArrayLike, distances: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _check_pair(truth: npt.ArrayLike, distances: npt.ArrayLike) -> tuple[Float64, Float64]:
     true, judged = _check_square("truth", truth), _check_square("distances", distances)
     if true.shape != judged.shape:
         raise InvalidInputError(
-            "truth and distances of one shape", f"{true.shape} and {judged.shape}", "both are (n_measures, n_measures)"
+            "truth and distances of the same shape",
+            f"{true.shape} and {judged.shape}",
+            "both are (n_measures, n_measures)",
         )
     return true, judged
 
 
-def _check_k(k: object, n_measures: int) -> int:
-    count = check_integer("k", k, minimum=1)
-    if count >= n_measures:
-        given = f"k={count} with {counted(n_measures, 'measure')}"
-        raise InvalidInputError(f"k of at most {n_measures - 1}", given, "a measure is not its own neighbour")
-    return count
-
-
-def _check_signal(signal: npt.ArrayLike, n_measures: int) -> Floats:
+def _check_signal(signal: npt.ArrayLike, n_measures: int) -> Float64:
     """Return the signal as columns, (n_measures, n_signals)."""
     array = as_array("signal", signal)
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(
-            "a signal of numbers", f"values of type {array.dtype}", "code categories as one column of 0 and 1 each"
+            "a signal of numbers", f"values of type {array.dtype}", "encode each category as one column of 0 and 1"
         )
     if array.ndim not in (1, 2) or len(array) != n_measures:
         raise InvalidInputError(

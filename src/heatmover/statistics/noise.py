@@ -1,15 +1,18 @@
-"""`uncertainty`: how much of a distance is luck of the draw, what is left without it, and how sure that is.
+"""Estimate how much of a distance is sampling noise, with confidence intervals; for users, comparisons and atlases.
 
-A sample is a draw of cells, so that its embedding x is the true one plus noise, whose variance is that of one cell
-divided by the number of cells. `heatmover.statistics.correction` estimates it for all samples, all scales and all
-replicates from one diffusion of random probes, and removes it.
+The module reads the diffusion of a fitted model and works on plain arrays.
 
-An interval holds every true distance that would not make the observed one rare. In the L2 norm that probes see, two
-samples lie ``|d + z|^2`` apart, with the true difference d and the noise z. That less the noise of both samples
-estimates ``|d|^2`` without bias, and its law is that of a quadratic form: for a supposed ``y = |d|^2`` its mean is y,
-its variance ``u + 4 y s`` with u that of ``|z|^2`` and s the variance of z along d, and its skewness follows from the
-spectrum of the noise. Three moments give the quantiles (Pearson III, with the cube root of Wilson and Hilferty), and
-the interval holds every y whose quantiles enclose the estimate.
+A sample is a random draw of cells, so its embedding is the true embedding plus noise. The variance of the noise is the
+variance of one cell divided by the number of cells. `heatmover.statistics.correction` estimates this variance for all
+samples, scales and replicates from one diffusion of random probes, and removes the noise.
+
+The interval contains every true distance consistent with the observed one. In the L2 norm, which the probes estimate,
+the squared distance between two samples is ``|d + z|^2``, with the true difference d and the noise z. Subtracting the
+noise variance of both samples gives an unbiased estimate of ``|d|^2``. The estimate has the distribution of a quadratic
+form. If the true squared distance is ``y = |d|^2``, the estimate has the mean y and the variance ``u + 4 y s``, where u
+is the variance of ``|z|^2`` and s the variance of z along d. The skewness of the estimate follows from the spectrum of
+the noise. These three moments give the quantiles of the distribution (Pearson III, with the cube-root approximation of
+Wilson and Hilferty). The interval contains every y for which the estimate lies between the quantiles.
 """
 
 from __future__ import annotations
@@ -23,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import ndtri
-from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.threads import by_one_blas_thread
+from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Bool, Float64, FloatArray, Int64
 from heatmover._base.validation import (
     RandomState,
@@ -36,9 +38,9 @@ from heatmover._base.validation import (
     check_random_state,
     check_threads,
 )
-from heatmover._base.words import counted
+from heatmover._base.words import counted, verb
 from heatmover.embedding.distances import pairwise_distances
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
 from heatmover.statistics.correction import (
@@ -53,47 +55,50 @@ from heatmover.statistics.correction import (
     pooled,
     sketch_samples,
 )
+from heatmover.statistics.permutations import LEVEL
 
-__all__ = ["Uncertainty", "assess", "check_cells", "uncertainty"]
-
-# Intervals are those of an L2 norm, in units of the L1 distance of the same pair. The ratio of the two varies with the
-# noise in the pair: its standard deviation was 0.11 to 0.16 of it where nearly all is noise, 0.01 where hardly any is.
+# Intervals are computed in the L2 norm and scaled to the L1 distance of the pair. The ratio of L1 to L2 distance varies
+# with the noise in the pair. The relative standard deviation of the ratio was 0.11 to 0.16 for pairs whose distance is
+# nearly all noise, and 0.01 for pairs with hardly any noise.
 UNLIKE = 0.15
-# Cells of a sample are dealt into two halves of at least two parts: below, it borrows all of its spread.
+# In the bootstrap, a sample with fewer than four parts (two for each half of its cells) takes its noise entirely from
+# other samples.
 OWN_SPREAD = 4
-# A law of more skewness than this hardly has a lower tail, and the cube root no longer follows it.
+# A distribution with a larger skewness has hardly any lower tail, and the cube-root approximation no longer holds.
 MOST_SKEWED = 2.8
-# Where some directions have far more noise than others the lower tail is longer than that of a law of three moments.
-# With this share of the skewness the truth was held in 0.946 to 0.974 (six spectra, the truth in three ways to lie in
-# them, at 0.5 to 40 standard deviations), with all of it in 0.907 to 0.969.
+# If some directions have far more noise than others, three moments give too short a lower tail. With this share of the
+# skewness, 94.6% to 97.4% of the intervals contained the true distance (six spectra, three directions of the true
+# difference, 0.5 to 40 standard deviations). With the full skewness, 90.7% to 96.9% of the intervals did.
 LOWER_TAIL = 0.87
-# Two samples may be nearer by luck than noise allows for. An estimate that is smaller than so many would be at a true
-# distance of zero counts as that quantile: an interval from 0 to 0 would look sure of what it cannot know.
-LUCK = 0.05
-# Where tails are tabulated, in standard deviations of the noise; beyond, both are equal.
+# By chance, two samples can be closer than their noise suggests. The estimate is therefore raised to at least this
+# quantile of its distribution at a true distance of zero. Otherwise an interval could be 0 to 0 and claim a certainty
+# that the data do not support.
+BY_CHANCE = 0.05
+# The lower tail is tabulated up to this true distance, in standard deviations of the noise. For larger distances both
+# tails are equal.
 FARTHEST = 4.0
 HALVINGS = 24
-# In place of a variance of zero; its powers are numbers still.
+# Replaces a variance of zero; all powers of this number that are computed are still positive.
 NOTHING = 1e-100
 
 
 def intervals(
     sketch: Sketch, distances: Float64, n_bootstrap: int, confidence: float, rng: np.random.Generator
 ) -> tuple[Float64, Float64]:
-    """Return lower and upper limits for all pairs, twice ``(n_samples, n_samples)``.
+    """Return lower and upper confidence limits of the distances of all pairs, each ``(n_samples, n_samples)``.
 
     Parameters
     ----------
     sketch
-        Of the samples.
+        Probe values of the samples.
     distances
-        Their L1 distances, ``(n_samples, n_samples)``.
+        L1 distances between the samples, ``(n_samples, n_samples)``.
     n_bootstrap
-        Replicates of the bootstrap over cells.
+        Number of bootstrap replicates over cells.
     confidence
-        Of the intervals.
+        Confidence level of the intervals.
     rng
-        Generator.
+        Generator of the replicates.
     """
     means = sketch.means[-1].astype(np.float64)
     squares = (means**2).mean(axis=1)
@@ -110,7 +115,10 @@ def intervals(
         noise[pairs],
         1 - confidence,
     )
-    scale = _scale(distances, apart)
+    # Ratio of L1 to L2 distance; a pair without a distance gets the median ratio of the other pairs.
+    known = (apart > 0) & (distances > 0)
+    scale = distances / np.sqrt(np.where(known, apart, 1))
+    scale = np.where(known, scale, np.median(scale[known]) if known.any() else 0.0)
     limits = []
     for values in law.limits(observed - noise[pairs]):
         limit = np.zeros_like(apart)
@@ -122,7 +130,7 @@ def intervals(
 @final
 @dataclass(frozen=True)
 class DistanceLaw:
-    """DistanceLaw of the estimated squared distance of each of several pairs, for any supposed true one.
+    """Distribution of the estimated squared distance of each pair, as a function of the true squared distance.
 
     Attributes
     ----------
@@ -131,11 +139,11 @@ class DistanceLaw:
     along
         ``(n_pairs,)``: variance of the noise along the true difference.
     skewness
-        Of the estimate if the true distance is zero.
+        Skewness of the estimate if the true distance is zero.
     noise
         ``(n_pairs,)``: mean square of the noise.
     level
-        How often a true value may be left out.
+        Largest share of intervals that may miss the true value.
     """
 
     spread: Float64
@@ -145,7 +153,15 @@ class DistanceLaw:
     level: float
 
     def quantile(self, supposed: Float64, normal: Float64) -> Float64:
-        """Return where the estimate lies, for a supposed squared distance, as rarely as a normal variable here."""
+        """Return the quantile of the estimate for a supposed true squared distance.
+
+        Parameters
+        ----------
+        supposed
+            Supposed true squared distance of each pair, ``(n_pairs,)``.
+        normal
+            Standard normal quantile of the probability, ``(n_pairs,)``.
+        """
         total = np.maximum(supposed + self.noise, NOTHING)
         unlike = (2 * UNLIKE * supposed) ** 2 * self.noise / total
         variance = np.maximum(self.spread + 4 * supposed * self.along + unlike, NOTHING)
@@ -154,21 +170,16 @@ class DistanceLaw:
         cube = np.maximum(1 + bent * normal / 6 - bent**2 / 36, 0) ** 3
         return np.asarray(supposed + np.sqrt(variance) * (2 / bent) * (cube - 1))
 
-    def tails(self) -> tuple[Float64, Float64, Float64]:
-        """Return supposed squared distances in units of their standard deviation at zero, and normal quantiles there.
-
-        A distance of zero is left out if the estimate is too large, never because it is too small; a large one as often
-        for either reason. In between the lower tail grows from nothing to half of the level, and the upper one is the
-        rest, so that every true value is left out as rarely. Were both tails halves everywhere, zero would be left out
-        half as often, and the interval of an estimate far below zero would be empty.
-        """
-        units = np.linspace(0, FARTHEST, 129)
-        below = self.level / 2 * -np.expm1(-(units**2))
-        return units, ndtri(np.maximum(below, 1e-12)), -ndtri(self.level - below)
-
     def limits(self, estimate: Float64) -> tuple[Float64, Float64]:
-        """Return the smallest and the largest squared distance that agree with the estimate, each ``(n_pairs,)``."""
-        units, below, above = self.tails()
+        """Return the smallest and the largest squared distance consistent with the estimate, each ``(n_pairs,)``."""
+        # A true distance of zero is missed only by estimates that are too large, so its upper tail has the whole level.
+        # For a large true distance, both tails have half of the level. In between, the lower tail grows from zero to
+        # half of the level, and the upper tail is the remainder. Every true distance is therefore missed equally often.
+        # With equal tails everywhere, a distance of zero would be missed half as often, and an estimate far below zero
+        # would have an empty interval.
+        units = np.linspace(0, FARTHEST, 129)
+        lower_tail = self.level / 2 * -np.expm1(-(units**2))
+        below, above = ndtri(np.maximum(lower_tail, 1e-12)), -ndtri(self.level - lower_tail)
         unit = np.sqrt(np.maximum(self.spread, NOTHING))
         far = 2 * FARTHEST
         highest = np.maximum(estimate, 0) + far * unit + 4 * far**2 * self.along
@@ -183,24 +194,18 @@ class DistanceLaw:
             return np.asarray((low + high) / 2)
 
         zero = np.zeros_like(estimate)
-        told = self.quantile(zero, np.full_like(zero, above[0])) < estimate
-        lowest = self.quantile(zero, np.full_like(zero, ndtri(LUCK)))
-        return np.where(told, limit(estimate, above), 0.0), limit(np.maximum(estimate, lowest), below)
-
-
-def _scale(distances: Float64, apart: Float64) -> Float64:
-    """Return the L1 distance of each pair over its L2 distance; of pairs without any, the median of the others."""
-    known = (apart > 0) & (distances > 0)
-    ratio = distances / np.sqrt(np.where(known, apart, 1))
-    return np.where(known, ratio, np.median(ratio[known]) if known.any() else 0.0)
+        excludes_zero = self.quantile(zero, np.full_like(zero, above[0])) < estimate
+        lowest = self.quantile(zero, np.full_like(zero, ndtri(BY_CHANCE)))
+        return np.where(excludes_zero, limit(estimate, above), 0.0), limit(np.maximum(estimate, lowest), below)
 
 
 def _replicates(sketch: Sketch, means: Float64, n_bootstrap: int, rng: np.random.Generator) -> tuple[Float64, Float64]:
-    """Return what bootstrap samples show of the noise z of every pair, twice ``(n_samples, n_samples)``.
+    """Return two bootstrap moments of the noise z of every pair, each ``(n_samples, n_samples)``.
 
-    The variance of ``|z|^2``, and the mean square of z along the difference, times its length. The first is twice the
-    mean square of the product of two independent z, one from either half of the cells. A single z, of few parts,
-    varies in few directions, and its own square too much: 1.1 to 1.7 times on three kinds of data.
+    The first moment is the variance of ``|z|^2``: twice the mean square of the inner product of two independent z, one
+    from each half of the cells. The squares of single z would give too large a variance (by a factor of 1.1 to 1.7 on
+    three kinds of data), because few parts vary in few directions. The second moment is the mean square of the inner
+    product of z and the difference of the two samples.
     """
     n_samples, n_probes = means.shape
     spread, along = np.zeros((n_samples, n_samples)), np.zeros((n_samples, n_samples))
@@ -221,15 +226,15 @@ def _replicates(sketch: Sketch, means: Float64, n_bootstrap: int, rng: np.random
 
 
 def _noise_replicates(sketch: Sketch, rng: np.random.Generator) -> tuple[Float64, Float64]:
-    """Return the noise of a bootstrap sample of each sample, from either half of its parts, ``(n_samples, n_probes)``.
+    """Return the noise in two bootstrap replicates per sample, one from each half of its parts.
 
-    Both have the variance of the noise of the whole sample.
+    Both arrays have the shape ``(n_samples, n_probes)`` and the noise variance of the whole sample.
     """
     starts, sizes = sketch.starts, sketch.sizes
     n_parts = np.diff(starts)
-    # Where no sample has halves, both are all of it: intervals are too wide then.
+    # If no sample has enough parts for halves, both halves are the whole sample, and intervals are too wide.
     fewest, apart = (OWN_SPREAD, 2) if n_parts.max() >= OWN_SPREAD else (2, 1)
-    # Of one cell each, in units of its standard deviation.
+    # Noise of each sample, scaled to a single cell.
     units = np.zeros((2, len(sizes), sketch.parts.shape[1]))
     for count in np.unique(n_parts[n_parts >= fewest]):
         rows = np.flatnonzero(n_parts == count)
@@ -238,7 +243,8 @@ def _noise_replicates(sketch: Sketch, rng: np.random.Generator) -> tuple[Float64
             number = len(inside)
             weights = rng.multinomial(number, np.full(number, 1 / number), size=rows.size) - 1.0
             chosen = sketch.parts[starts[rows][:, None] + inside].astype(np.float64)
-            # A part has sizes / count cells, and a bootstrap of few parts varies too little.
+            # A part has sizes / count cells; scale its noise to one cell. The divisor is number - 1, because few
+            # resampled parts vary too little.
             cells = sizes[rows] / count
             unit[rows] = np.einsum("ip,ipr->ir", weights, chosen) * np.sqrt(cells / (number - 1.0))[:, None]
     freedom = np.where(n_parts >= fewest, sizes - 1.0, 0)
@@ -246,13 +252,13 @@ def _noise_replicates(sketch: Sketch, rng: np.random.Generator) -> tuple[Float64
     signs = rng.choice([-1.0, 1.0], size=len(sizes))
     own = np.where(freedom > 0, own_share(sizes), 0.0)
     mixed = np.sqrt(own)[:, None] * units + (np.sqrt(1 - own) * signs)[:, None] * units[:, lender]
-    # Without products of a cell with itself n (n - 1) are left of n^2.
+    # Products of a cell with itself are left out, so n (n - 1) of n^2 products remain.
     one, other = mixed / np.sqrt(sizes * (1 - 1 / np.maximum(sizes, 2)) ** 0.5)[:, None]
     return one, other
 
 
 def _skewness(sketch: Sketch) -> float:
-    """Return the skewness of ``|z|^2`` for the noise z that all samples have together."""
+    """Return the skewness of ``|z|^2`` for the noise z pooled over all samples."""
     starts, n_parts = sketch.starts[:-1], np.diff(sketch.starts)
     parts = sketch.parts.astype(np.float64)
     centers = np.add.reduceat(parts, starts, axis=0) / n_parts[:, None]
@@ -264,47 +270,45 @@ def _skewness(sketch: Sketch) -> float:
     return float(np.sqrt(8) * (spectrum**3).sum() / (spectrum**2).sum() ** 1.5)
 
 
-# Above this p-value the test of all samples together gives no evidence that they differ.
-LEVEL = 0.05
-
-
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Uncertainty(ReadOnlyArrays):
-    """Noise of samples and what it does to their distances; `uncertainty` makes one, ``print`` it.
+    """Sampling noise of samples and confidence intervals of their distances; `uncertainty` returns it.
 
     Attributes
     ----------
     sizes
-        ``(n_samples,)``: cells of each sample.
+        ``(n_samples,)``: number of cells of each sample.
     noise
-        ``(n_samples, n_scales)``: variance of a sample's embedding by the luck of the draw, finest scale first. Few
-        cells say little of their spread: a sample of ten has half of it from the spread of all samples.
+        ``(n_samples, n_scales)``: sampling variance of a sample's embedding, finest scale first. For a sample of ten
+        cells, half of the estimate comes from the variance pooled over all samples.
     correction
-        Where samples go without their noise.
+        Correction of the embedding for small-sample bias.
     distances
-        ``(n_samples, n_samples)``: as they are, with their noise; None if nobody needed them, for no intervals were
-        asked for.
+        ``(n_samples, n_samples)``: distances before the correction; None if neither intervals nor distances were
+        requested.
     test_distances
-        ``(n_samples, n_samples)``: for permutation tests, of samples that all vary alike, in the L2 norm of the
-        operator. The L1 norm tells the spikes of few cells from the many smaller ones of more cells even if both have
-        the same variance, which a permutation test takes for a difference.
+        ``(n_samples, n_samples)``: distances for permutation tests, in the L2 norm of the operator, between samples
+        scaled to equal variance. L1 distances are not used: even at equal variance, they depend on the number of cells
+        of a sample, and a permutation test would mistake this dependence for an effect.
     lower, upper
-        ``(n_samples, n_samples)``: interval of the distance that infinitely many cells would show, for every pair by
-        itself; None without a bootstrap.
+        ``(n_samples, n_samples)``: limits of the pointwise confidence interval of the true distance of each pair; None
+        without a bootstrap.
     confidence
-        Of the intervals.
+        Confidence level of the intervals.
     n_bootstrap
-        Replicates.
+        Number of bootstrap replicates.
     retrieval
-        Share of random halves of samples that are nearest to their own other half, among the other halves of all
-        samples of at least four cells; None if there are fewer than two such samples.
+        Split-half retrieval. Each sample of at least four cells is split at random into a first and a second half. The
+        retrieval is the share of first halves whose nearest second half is from the same sample, averaged with the same
+        share of second halves. None with fewer than two samples of at least four cells.
     floors
-        ``(n_scales, 2)``: of the noise of single cells, variance and ratio of L1 norm to standard deviation.
+        ``(n_scales, 2)``: variance of the noise of a single cell, and ratio of the L1 norm of the noise to its standard
+        deviation.
     weights
-        ``(n_scales,)``: the largest L1 norm of a density in each block of the embedding.
+        ``(n_scales,)``: largest L1 norm of a density in each block of the embedding.
     edges
-        ``(n_scales + 1,)``: where the blocks of the embedding begin and end.
+        ``(n_scales + 1,)``: columns at which the blocks of the embedding begin and end.
 
     Examples
     --------
@@ -312,10 +316,10 @@ class Uncertainty(ReadOnlyArrays):
     >>> data = hm.datasets.cohort(12, cells_per_sample=50, effect=4.0)
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points))
     >>> measures = hm.measures_from_labels(data.labels)
-    >>> found = hm.uncertainty(model.fit(measures), measures)
-    >>> found.told_apart.shape, found.noise.shape == (12, model.n_scales_)
+    >>> result = hm.uncertainty(model.fit(measures), measures)
+    >>> result.distinguishable.shape, result.noise.shape == (12, model.n_scales_)
     ((12, 12), True)
-    >>> found.noise_floor(50) > found.noise_floor(500)
+    >>> result.noise_floor(50) > result.noise_floor(500)
     True
     """
 
@@ -335,57 +339,61 @@ class Uncertainty(ReadOnlyArrays):
 
     @property
     def between(self) -> Float64:
-        """``(n_scales,)``: variance between samples beyond the noise, in the unit of ``noise``; never negative."""
+        """``(n_scales,)``: variance between samples beyond the noise, in the unit of ``noise``; at least zero."""
         return self.correction.between
 
     @property
     def p_value(self) -> float:
-        """Of the test that all samples are draws from one distribution (total variance between samples)."""
+        """P-value of the test that all samples come from one distribution (total variance between samples)."""
         return self.correction.p_value
 
     @property
     def heterogeneity(self) -> str:
-        """The result of that test, if it is not significant at 5%, as a sentence; else nothing."""
+        """Sentence stating that the test of heterogeneity is not significant at 5%; empty if it is significant."""
         if self.p_value <= LEVEL:
             return ""
         return (
             "No evidence that the samples as a whole differ beyond sampling noise "
-            f"(test of the total variance between samples, p = {self.p_value:.2g}); tests of groups have more power."
+            f"(test of the total variance between samples, p = {self.p_value:.2g}). Tests of groups have more power."
         )
 
     @property
     def excess(self) -> Float64:
-        """The same without a limit at zero: its expectation is zero if all samples come from one distribution."""
+        """``(n_scales,)``: `between` without its lower limit; the expectation is zero if samples do not differ."""
         return self.correction.excess
 
     @property
-    def told_apart(self) -> Bool:
-        """``(n_samples, n_samples)``: whether a pair differs by more than noise, False on the diagonal."""
+    def distinguishable(self) -> Bool:
+        """``(n_samples, n_samples)``: whether the interval of a pair excludes zero; False on the diagonal."""
         if self.lower is None:
-            raise InvalidInputError("intervals", "n_bootstrap=0", "ask for replicates, such as n_bootstrap=200")
+            raise InvalidInputError(
+                "intervals", "n_bootstrap=0", "request bootstrap replicates, such as n_bootstrap=200"
+            )
         return np.asarray(self.lower > 0)
 
     @property
     def standard_error(self) -> Float64:
-        """``(n_samples, n_samples)``: half the width of the interval over the normal quantile of its confidence."""
+        """``(n_samples, n_samples)``: half the width of the interval, divided by the normal quantile of its level."""
         if self.lower is None or self.upper is None:
-            raise InvalidInputError("intervals", "n_bootstrap=0", "ask for replicates, such as n_bootstrap=200")
-        return np.asarray((self.upper - self.lower) / (2 * _quantile(self.confidence)))
+            raise InvalidInputError(
+                "intervals", "n_bootstrap=0", "request bootstrap replicates, such as n_bootstrap=200"
+            )
+        return np.asarray((self.upper - self.lower) / (2 * ndtri((1 + self.confidence) / 2)))
 
     @property
     def by_luck(self) -> str:
-        """How many pairs differ by chance, as the end of a sentence, where the samples do not; else nothing."""
-        if self.lower is None or self.p_value <= LEVEL or not self.told_apart.any():
+        """Sentence part that states the share of pairs expected by chance; empty if samples differ significantly."""
+        if self.lower is None or self.p_value <= LEVEL or not self.distinguishable.any():
             return ""
-        return f", where chance alone gives about {100 * (1 - self.confidence):.2g}%"
+        return f" (by chance alone, about {100 * (1 - self.confidence):.2g}% of the intervals exclude zero)"
 
     def noise_floor(self, n_cells: float, other: float | None = None) -> float:
-        """Return the expected distance between two samples of one distribution, that of a typical cell here.
+        """Return the distance that sampling noise alone would put between two samples of one distribution.
 
         Parameters
         ----------
         n_cells, other
-            Cells of the two samples; as many in both if only one number is given.
+            Numbers of cells of the two samples; ``other`` defaults to ``n_cells``.
         """
         count = check_number("n_cells", n_cells, above=0)
         rate = 1 / count + 1 / (count if other is None else check_number("other", other, above=0))
@@ -393,25 +401,25 @@ class Uncertainty(ReadOnlyArrays):
         relative = rate * variance / np.maximum(self.weights, np.finfo(float).tiny) ** 2
         return float(np.sum(self.weights * ratio * np.sqrt(np.pi / 2) * mean_deviation(relative)))
 
-    @by_one_blas_thread
+    @one_blas_thread()
     def correct(self, embedding: FloatArray) -> FloatArray:
-        """Return the embedding of the same samples without their noise, as far as it can be told.
+        """Return the embedding of the samples, corrected for small-sample bias.
 
-        At every scale a sample's distance from the center shrinks by the square root of the share of the variance
-        that is not noise, along every direction in which samples clearly differ and, together, in all others. The
-        center is nearest to the samples with many cells, and deviations from it are not quite exchangeable; the
-        smallest rotation among samples that takes the weights of the center to equal ones makes them so, to second
-        order.
+        At every scale a sample is shrunk toward the center by the square root of the share of its variance that is not
+        noise. Each direction in which samples clearly differ has its own factor. All other directions share one factor.
+        The center is closest to samples with many cells, so deviations from the center are not quite exchangeable. The
+        smallest rotation among samples that makes the weights of the center equal makes the deviations exchangeable to
+        second order.
 
         Parameters
         ----------
         embedding
-            ``(n_samples, n_features)``, of the samples in the order of ``sizes``.
+            Embedding of the samples in the order of ``sizes``, ``(n_samples, n_features)``.
 
         Returns
         -------
         ndarray
-            ``(n_samples, n_features)``: without evidence of differences, samples nearly coincide.
+            Corrected embedding, ``(n_samples, n_features)``. Without evidence of differences, its rows nearly coincide.
         """
         n_samples = len(self.sizes)
         if embedding.shape != (n_samples, self.edges[-1]):
@@ -423,51 +431,54 @@ class Uncertainty(ReadOnlyArrays):
         return result
 
     def describe(self, floor: Callable[[float], float] | None = None) -> str:
-        """Return what was found in plain sentences.
+        """Return the result in plain sentences.
 
         Parameters
         ----------
         floor
-            What to tell in place of `noise_floor`, such as the same in another unit.
+            Function that replaces `noise_floor`, for instance to return distances in another unit.
         """
-        told, low, high = floor or self.noise_floor, int(self.sizes.min()), int(self.sizes.max())
+        noise_floor, low, high = floor or self.noise_floor, int(self.sizes.min()), int(self.sizes.max())
         parts = []
         if self.retrieval is not None:
-            parts.append(f"A half of a sample finds its other half: {100 * self.retrieval:.0f} %.")
-        words = f"Two samples of {counted(low, 'cell')} from one distribution would be {told(low):.2g} apart"
-        parts.append(words + (f", of {counted(high, 'cell')} {told(high):.2g}." if high > low else "."))
+            parts.append(f"Split-half retrieval: {100 * self.retrieval:.0f}%.")
+        cells, distance = counted(low, "cell"), noise_floor(low)
+        words = f"Sampling noise alone would put two identical samples of {cells} {distance:.2g} apart"
+        parts.append(words + (f" ({counted(high, 'cell')}: {noise_floor(high):.2g})." if high > low else "."))
         if self.heterogeneity:
             parts.append(self.heterogeneity)
         if self.lower is not None:
-            pairs = self.told_apart[np.triu_indices(len(self.sizes), 1)]
-            parts.append(f"{int(pairs.sum()):,} of {counted(pairs.size, 'pair')} can be told apart{self.by_luck}.")
+            pairs = self.distinguishable[np.triu_indices(len(self.sizes), 1)]
+            count = int(pairs.sum())
+            are = verb(count, "is", "are")
+            parts.append(f"{count:,} of {counted(pairs.size, 'pair')} {are} distinguishable{self.by_luck}.")
         return " ".join(parts)
 
     def plain(self, floor: Callable[[float], float] | None = None) -> dict[str, Any]:
-        """Return what describes the whole as plain values for JSON.
+        """Return the summary as plain values for JSON.
 
         Parameters
         ----------
         floor
             As in `describe`.
         """
-        pairs = None if self.lower is None else self.told_apart[np.triu_indices(len(self.sizes), 1)]
-        told = floor or self.noise_floor
+        pairs = None if self.lower is None else self.distinguishable[np.triu_indices(len(self.sizes), 1)]
+        noise_floor = floor or self.noise_floor
         return {
             "retrieval": self.retrieval,
-            "noise_floor": {str(n): told(n) for n in self.typical_sizes},
+            "noise_floor": {str(n): noise_floor(n) for n in self.typical_sizes},
             "between": self.between.tolist(),
             "excess": self.excess.tolist(),
             "p_value": self.p_value,
             "n_bootstrap": self.n_bootstrap,
             "confidence": self.confidence,
             "pairs": None if pairs is None else int(pairs.size),
-            "pairs_told_apart": None if pairs is None else int(pairs.sum()),
+            "pairs_distinguishable": None if pairs is None else int(pairs.sum()),
         }
 
     @property
     def typical_sizes(self) -> list[int]:
-        """Cells of the smallest, the median and the largest sample; fewer if numbers are equal."""
+        """Numbers of cells in the smallest, the median and the largest sample, without duplicates."""
         return sorted({int(n) for n in np.quantile(self.sizes, [0, 0.5, 1], method="nearest")})
 
     def __str__(self) -> str:
@@ -488,31 +499,32 @@ def uncertainty(
     random_state: RandomState = 0,
     n_jobs: int | None = None,
 ) -> Uncertainty:
-    """Tell how much of the distances between samples is noise, with an interval for every pair.
+    """Estimate how much of the distances between samples is sampling noise, with confidence intervals.
 
     Parameters
     ----------
     model
         A fitted `DiffusionEMD`.
     measures
-        The samples ``(n_samples, n_points)``: every cell of a sample has the same mass.
+        The samples ``(n_samples, n_points)``, in which all cells of a sample have the same mass.
     sizes
-        Cells of each sample, ``(n_samples,)``. Default: as many as the sample has points, if these have equal masses.
+        Number of cells of each sample, ``(n_samples,)``. Default: the number of points on which the sample has mass;
+        these points must have equal masses.
     embedding
-        ``model.transform(measures)``, if it is known.
+        ``model.transform(measures)``, if already computed.
     n_bootstrap
-        Replicates of the bootstrap over cells; 0 for no intervals.
+        Number of bootstrap replicates over cells; 0 for no intervals.
     confidence
-        Of the intervals.
+        Confidence level of the intervals.
     random_state
         Seed or generator.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     Uncertainty
-        Noise, corrected embedding, intervals.
+        Noise, correction and intervals.
 
     Examples
     --------
@@ -522,17 +534,15 @@ def uncertainty(
     >>> points, labels = rng.normal(size=(660, 2)), np.repeat(["a", "b", "c"], [20, 40, 600])
     >>> measures = hm.measures_from_labels(labels)  # all from one distribution
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(points, n_neighbors=15)).fit(measures)
-    >>> found = hm.uncertainty(model, measures)
-    >>> bool(found.told_apart.any())
+    >>> result = hm.uncertainty(model, measures)
+    >>> bool(result.distinguishable.any())
     False
     """
-    if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
-    check_is_fitted(model)
+    check_fitted(model)
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
     if not 0 < check_number("confidence", confidence, above=0) < 1:
         raise InvalidInputError("confidence in (0, 1)", f"{confidence!r}")
-    counts = check_cells(model, measures, sizes)
+    counts = check_cells(measures, model.node_masses(measures), sizes)
     if embedding is None:
         embedding = model.transform(measures)
     distances = np.asarray(pairwise_distances(embedding, n_jobs=n_jobs), dtype=np.float64)
@@ -542,7 +552,7 @@ def uncertainty(
     )  # fmt: skip
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def assess(
     model: DiffusionEMD,
     counts: sp.csr_array,
@@ -553,20 +563,20 @@ def assess(
     random_state: RandomState = 0,
     n_threads: int = 1,
 ) -> Uncertainty:
-    """Return what `uncertainty` does, of samples that were counted and compared already.
+    """Return the result of `uncertainty` from numbers of cells and distances that the caller has computed.
 
     Parameters
     ----------
     model
         A fitted `DiffusionEMD`.
     counts
-        Cells of each sample at each node, ``(n_samples, n_nodes)``, from `check_cells`.
+        Number of cells of each sample at each node, ``(n_samples, n_nodes)``, from `check_cells`.
     distances
-        Between the samples, ``(n_samples, n_samples)``; only a bootstrap needs them.
+        Distances between the samples, ``(n_samples, n_samples)``; only a bootstrap needs them.
     n_bootstrap, confidence, random_state
         As in `uncertainty`.
     n_threads
-        Threads to use.
+        Number of threads.
     """
     rng, prepared = check_random_state(random_state), model.prepared_
     dealt = deal(counts, rng, PARTS if n_bootstrap else 2)
@@ -585,13 +595,15 @@ def assess(
     )  # fmt: skip
 
 
-def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None) -> sp.csr_array:
-    """Return the number of cells of each sample at each node, ``(n_samples, n_nodes)``, or raise if cells have weights.
+def check_cells(measures: Any, rows: Any, sizes: npt.ArrayLike | None) -> sp.csr_array:
+    """Return the number of cells of each sample at each node, ``(n_samples, n_nodes)``; reject weighted cells.
 
     Parameters
     ----------
-    model, measures, sizes
+    measures, sizes
         As in `uncertainty`.
+    rows
+        Masses of the samples on the nodes, from the model's ``node_masses``.
     """
     masses = sp.csr_array(measures.masses if isinstance(measures, Measures) else measures)
     if sizes is None:
@@ -603,24 +615,19 @@ def check_cells(model: DiffusionEMD, measures: Any, sizes: npt.ArrayLike | None)
                 f"{argument('sizes')}: the number of cells of each of the {counted(masses.shape[0], 'sample')}",
                 f"shape {cells.shape} of {cells.dtype}",
             )
-    nodes = sp.csr_array(model.node_masses(measures))
-    counts = sp.csr_array(sp.diags_array(cells.astype(np.float64)) @ nodes)
+    counts = sp.csr_array(sp.diags_array(cells.astype(np.float64)) @ sp.csr_array(rows))
     whole = np.rint(counts.data)
     if not np.allclose(counts.data, whole, rtol=1e-6, atol=1e-6) or (cells < 1).any():
         raise InvalidInputError(
-            "samples whose cells count alike, for the noise of a sample comes from its number of cells",
-            "weights" if sizes is None else "weights, or masses that are no whole numbers of cells",
-            f"leave weights out, or compare with {argument('bias', 'raw')}; hm.uncertainty takes the numbers of cells",
+            "samples without weights on cells, because sampling noise is estimated from numbers of cells",
+            "weights" if sizes is None else "weights, or masses that are not whole numbers of cells",
+            f"leave weights out, use {argument('bias', 'raw')}, or pass the numbers of cells to hm.uncertainty",
         )
     counts.data = whole
     if len(cells) < 2 or cells.max() < 2:
         raise InvalidInputError(
-            "at least two samples, one of them of at least two cells, to tell noise from difference",
-            f"{len(cells)} of at most {counted(int(cells.max()), 'cell')}",
-            f"compare with {argument('bias', 'raw')}",
+            "at least two samples, one of them with at least two cells, to estimate sampling noise",
+            f"{counted(len(cells), 'sample')} with at most {counted(int(cells.max()), 'cell')}",
+            f"use {argument('bias', 'raw')}",
         )
     return counts
-
-
-def _quantile(confidence: float) -> float:
-    return float(ndtri((1 + confidence) / 2))

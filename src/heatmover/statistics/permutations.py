@@ -1,11 +1,16 @@
-"""Restricted permutations of a variable: those that are as likely as the observed order, and tests by them."""
+"""Check labels and distances, permute variables within the restrictions of blocks, and compute p-values.
+
+The tests of `heatmover.statistics`, `heatmover.attribution` and `heatmover.study` call this module. It works on plain
+arrays.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from itertools import combinations
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,64 +20,66 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.threads import in_threads, one_blas_thread
 from heatmover._base.types import Float64, Int64
-from heatmover._base.validation import RandomState, check_integer, check_random_state, check_threads
+from heatmover._base.validation import (
+    ALL_DISTANCES,
+    LabelNames,
+    RandomState,
+    as_array,
+    check_integer,
+    check_matrix,
+    check_random_state,
+    check_threads,
+)
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.samples import check_labels
+from heatmover.measures import is_missing
 
-__all__ = [
-    "Permutations",
-    "Restriction",
-    "TestResult",
-    "by_blocks",
-    "null_distribution",
-    "p_value",
-    "permute",
-    "probability",
-    "restrict",
-]
+# Largest asymmetry, and largest value on the diagonal, of a distance matrix, as a share of its largest distance.
+# Rounding in float32 causes about 1e-7.
+ASYMMETRY = 1e-5
 
-# What is permuted: codes of groups or numbers, one per sample.
+# The variable that is permuted: codes of groups, or numbers, one per sample.
 Values: TypeAlias = npt.NDArray[Any]
 
-# Statistics that differ by less than this share of the largest are equal up to rounding, which stays some orders of
-# magnitude below in sums over 1,000 samples.
+# Statistics that differ by less than this share of the largest statistic are treated as equal. Rounding errors in sums
+# over 1,000 samples are some orders of magnitude smaller.
 ROUNDING = 1e-9
 
-# What a test calls unlikely.
+# Significance level.
 LEVEL = 0.05
 
-# Permutations that are looked at together: as many as have so many numbers (half a megabyte, which stays near a core),
-# but enough columns for a product to be worth its reading of the matrix, and not so many that one core has them all.
-# They never depend on the number of threads, nor do the bits of a result.
+# Size of a block of permutations. NUMBERS entries (half a megabyte) fit the cache of one core. A product with fewer
+# than LEAST_COLUMNS columns would mostly wait for the matrix to be read. With more than MOST permutations per block, a
+# single core would compute all permutations. Blocks do not depend on the number of threads, so results are
+# bit-identical.
 NUMBERS, LEAST_COLUMNS, MOST = 1 << 16, 64, 1_000
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class TestResult(ReadOnlyArrays):
-    """What a permutation test found.
+    """Result of a permutation test.
 
     Attributes
     ----------
     test
-        Its name.
+        Name of the test.
     statistic
-        Observed.
+        Observed statistic.
     effect
-        Size of the effect: see the test.
+        Effect size, as the test defines it.
     p_value
-        Share of permutations at least as extreme, the observed order among them: (b + 1) / (B + 1) if b of B
-        permutations are; equal ones count.
+        Share of orders, the observed order included, that are at least as extreme as the observed order: (b + 1) / (B +
+        1) if b of B permutations are at least as extreme.
     null
         ``(n_permutations,)``: the statistic of every permutation.
     complete
-        Whether these are all permutations there are, so that the p-value is exact.
+        Whether the permutations are exhaustive, so that the p-value is exact.
     groups
         Names of the groups, sorted; empty for a numeric variable.
     smallest_p
-        The smallest p-value that any order could have reached. With two groups of equal size the mirror image of the
-        most extreme order is as extreme, and counts too: five pairs cannot go below 2 / 32.
+        Smallest p-value that any order could have reached. With two groups of equal size, the assignment with exchanged
+        groups is equally extreme and is included. With five pairs the smallest possible p-value is therefore 2 / 32.
 
     Examples
     --------
@@ -86,7 +93,7 @@ class TestResult(ReadOnlyArrays):
     (0.1, True)
     """
 
-    __test__ = False  # not a test case, whatever its name begins with
+    __test__ = False  # pytest would collect a class whose name begins with Test
 
     test: str
     statistic: float
@@ -99,7 +106,7 @@ class TestResult(ReadOnlyArrays):
 
     @property
     def undecided(self) -> bool:
-        """Whether even the smallest p-value that there can be is above 5 %, so that the test cannot decide."""
+        """Whether the smallest possible p-value is above 5%, so that the test cannot reach significance."""
         return not within_reach(self.smallest_p)
 
     def __repr__(self) -> str:
@@ -110,38 +117,33 @@ class TestResult(ReadOnlyArrays):
         )
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Permutations:
+class Permutations(NamedTuple):
     """Permutations of a variable over samples.
 
     Attributes
     ----------
     shuffled
-        ``(n_permutations, n_samples)``: the values permuted.
+        ``(n_permutations, n_samples)``: the permuted values.
     complete
-        Whether these are all there are but the observed order; else they are drawn at random, each as likely as any
-        other.
+        Whether these are all permutations except the observed order; otherwise they are drawn uniformly at random.
     """
 
     shuffled: Values
     complete: bool
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Restriction:
-    """What blocks allow a variable: which samples keep its value in common, and where values may change places.
+class Restriction(NamedTuple):
+    """Restriction that blocks impose on permutations: which samples share a value, and where values may move.
 
     Attributes
     ----------
     how
-        ``"whole"`` if blocks change places as wholes, ``"within"`` if values change places within blocks, ``"whole
-        within"`` if blocks of one variable do so within those of another; empty without blocks.
+        ``"whole"`` if whole blocks are permuted, ``"within"`` if values are permuted within blocks, ``"whole within"``
+        if whole blocks of one variable are permuted within blocks of another; empty without blocks.
     units
-        ``(n_samples,)``: samples with the same code keep one value; None if every sample is on its own.
+        ``(n_samples,)``: samples with equal codes share one value; None if every sample has its own value.
     within
-        ``(n_samples,)``: values change places only among samples with the same code; None if everywhere.
+        ``(n_samples,)``: values are permuted only among samples with equal codes; None for no restriction.
     """
 
     how: Literal["", "whole", "within", "whole within"] = ""
@@ -150,18 +152,18 @@ class Restriction:
 
 
 def restrict(values: Values, blocks: Any | None) -> Restriction:
-    """Return what blocks allow a variable.
+    """Return the restriction that blocks impose on the permutations of a variable.
 
-    A variable that is the same in all samples of every block is a property of the blocks, which change places as
-    wholes. Any other variable changes places within the blocks only.
+    A variable that is constant within every block is a property of the blocks, so whole blocks are permuted. Any other
+    variable is permuted within the blocks only.
 
     Parameters
     ----------
     values
-        ``(n_samples,)``, without NaN.
+        Values of the variable without NaN, ``(n_samples,)``.
     blocks
-        What ties samples together (patients, batches, pairs): labels ``(n_samples,)``; several such variables by name
-        in a mapping or a DataFrame, each of which counts in its own way; or None.
+        Labels of samples that belong together (patients, batches, pairs), ``(n_samples,)``; or several such variables
+        by name in a mapping or a DataFrame, each treated separately; or None.
 
     Examples
     --------
@@ -176,16 +178,19 @@ def restrict(values: Values, blocks: Any | None) -> Restriction:
         return Restriction()
     whole: list[Int64] = []
     within: list[Int64] = []
-    for name, labels in _named(blocks).items():
+    for name, labels in named_blocks(blocks).items():
         codes, _ = check_labels(name, labels, len(values))
         first = np.unique(codes, return_index=True)[1]
         (whole if bool((values == values[first][codes]).all()) else within).append(codes)
     how: Any = " ".join(word for word, there in (("whole", whole), ("within", within)) if there)
-    return Restriction(how, _joined(whole), _crossed(within))
+    crossed = None
+    if within:  # codes are equal only if two samples share a block in every variable
+        crossed = np.unique(np.column_stack(within), axis=0, return_inverse=True)[1].astype(np.int64).ravel()
+    return Restriction(how, _joined(whole), crossed)
 
 
-def _named(blocks: Any) -> dict[str, Any]:
-    """Return every variable of blocks by its name."""
+def named_blocks(blocks: Any) -> dict[str, Any]:
+    """Return the block variables by name."""
     if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
         named = {f"blocks {str(name)!r}": blocks[name] for name in blocks}
         if not named:
@@ -195,50 +200,42 @@ def _named(blocks: Any) -> dict[str, Any]:
 
 
 def _joined(several: list[Int64]) -> Int64 | None:
-    """Return codes that are equal where a chain of blocks, each of any of several variables, joins two samples."""
+    """Return codes that are equal for samples connected by a chain of blocks of several variables."""
     if len(several) < 2:
         return several[0] if several else None
     n_samples = len(several[0])
-    offsets = np.cumsum([0, *(int(codes.max()) + 1 for codes in several)])
     samples = np.tile(np.arange(n_samples), len(several))
-    nodes = n_samples + np.concatenate([codes + start for codes, start in zip(several, offsets, strict=False)])
-    size = n_samples + int(offsets[-1])
-    ties = sp.coo_array((np.ones(samples.size), (samples, nodes)), shape=(size, size))
-    component = connected_components(ties, directed=False)[1][:n_samples]
-    return np.unique(component, return_inverse=True)[1].astype(np.int64)
-
-
-def _crossed(several: list[Int64]) -> Int64 | None:
-    """Return codes that are equal only where samples are in the same block of each of several."""
-    if len(several) < 2:
-        return several[0] if several else None
-    return np.unique(np.column_stack(several), axis=0, return_inverse=True)[1].astype(np.int64).ravel()
+    # Every sample is connected to the first sample of its block.
+    firsts = np.concatenate([np.unique(codes, return_index=True)[1][codes] for codes in several])
+    ties = sp.coo_array((np.ones(samples.size), (samples, firsts)), shape=(n_samples, n_samples))
+    return np.asarray(connected_components(ties, directed=False)[1], dtype=np.int64)
 
 
 def within_reach(smallest_p: Any) -> Any:
-    """Return whether the smallest possible p-value reaches 5 %: the one condition for calling anything significant.
+    """Return whether the smallest possible p-value is at most 5%, so that the test can reach significance.
 
     Parameters
     ----------
     smallest_p
-        A number, or an array of them.
+        Smallest possible p-value of one test, or an array of the smallest possible p-values of many tests.
     """
     return smallest_p <= LEVEL
 
 
 def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
-    """Return the share of permutations, the observed order among them, that are at least as extreme.
+    """Return the share of orders, the observed order included, whose statistic is at least as extreme as observed.
 
-    Statistics must be finite and of one magnitude: values that differ by rounding count as ties, and ties as extreme.
+    Statistics must be finite and of similar magnitude. Statistics that differ only by rounding are treated as equal to
+    the observed statistic, and therefore as extreme.
 
     Parameters
     ----------
     observed
-        The statistic of the observed order.
+        Statistic of the observed order.
     null
-        Those of the permutations, ``(n_permutations,)``.
+        Statistics of the permutations, ``(n_permutations,)``.
     smaller
-        Small statistics are extreme, not large ones.
+        If True, small statistics are extreme; otherwise large statistics are.
     """
     slack = ROUNDING * max(abs(observed), float(np.abs(null).max(initial=0.0)))
     extreme = null <= observed + slack if smaller else null >= observed - slack
@@ -246,17 +243,17 @@ def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
 
 
 def probability(observed: float, null: Float64, complete: bool, *, smaller: bool = False) -> tuple[float, float]:
-    """Return the p-value, as `p_value` does, and the smallest that any order could have reached.
+    """Return the p-value, as `p_value` does, and the smallest p-value that any order could have reached.
 
-    Of all permutations that is the share of those as extreme as the most extreme one; of permutations drawn at random
-    the observed order alone.
+    If the permutations are exhaustive, the smallest p-value is the share of orders as extreme as the most extreme
+    order. Otherwise it is ``1 / (n_permutations + 1)``.
 
     Parameters
     ----------
     observed, null, smaller
         As in `p_value`.
     complete
-        Whether these are all permutations.
+        True if the permutations are exhaustive.
 
     Examples
     --------
@@ -274,16 +271,16 @@ def probability(observed: float, null: Float64, complete: bool, *, smaller: bool
 def permute(
     values: Values, restriction: Restriction, *, n_permutations: int, random_state: RandomState
 ) -> Permutations:
-    """Permute a variable over samples as its blocks allow.
+    """Permute a variable over samples within the restriction of its blocks.
 
     Parameters
     ----------
     values
-        ``(n_samples,)``, without NaN.
+        Values of the variable without NaN, ``(n_samples,)``.
     restriction
-        From `restrict`.
+        Result of `restrict`.
     n_permutations
-        How many; all there are if there are no more.
+        Number of random permutations. If fewer permutations exist, all are used.
     random_state
         Seed or generator.
     """
@@ -292,7 +289,7 @@ def permute(
     unit_of = np.arange(len(values)) if restriction.units is None else restriction.units
     first = np.unique(unit_of, return_index=True)[1]
     of_unit = values[first]
-    # A block whose values are all the same stays as it is.
+    # A block whose values are all equal does not change.
     blocks = [
         block for block in _places(restriction, unit_of, first) if (of_unit[block] != of_unit[block[0]]).any()
     ]  # fmt: skip
@@ -301,11 +298,20 @@ def permute(
         raise InvalidInputError(
             "a variable that can be permuted",
             "one that is the same for all samples" if constant else "one that is constant within every block",
-            "" if constant else "with such blocks it cannot be tested; give coarser blocks or none",
+            "" if constant else "use coarser blocks or none",
         )
     possible = math.prod(_n_orders(of_unit[block]) for block in blocks)
     complete = possible - 1 <= count
-    shuffled = _all_others(of_unit, blocks, possible) if complete else _drawn(of_unit, blocks, count, rng)
+    shuffled = np.tile(of_unit, (possible if complete else count, 1))
+    if complete:
+        orders = [_all_orders(np.sort(of_unit[block])) for block in blocks]
+        choices = np.unravel_index(np.arange(possible), [len(each) for each in orders])
+        for block, each, choice in zip(blocks, orders, choices, strict=True):
+            shuffled[:, block] = each[choice]
+        shuffled = shuffled[(shuffled != of_unit).any(axis=1)]
+    else:
+        for block in blocks:
+            shuffled[:, block] = rng.permuted(shuffled[:, block], axis=1)
     return Permutations(shuffled[:, unit_of], complete)
 
 
@@ -315,26 +321,27 @@ def null_distribution(
     restriction: Restriction,
     n_permutations: int,
     random_state: RandomState,
-) -> tuple[Float64, bool]:
-    """Return the statistic of every permutation, ``(n_permutations,)``, and whether these are all."""
+) -> tuple[float, Float64, bool]:
+    """Return the observed statistic, the statistic of every permutation, and whether permutations are exhaustive."""
     drawn = permute(values, restriction, n_permutations=n_permutations, random_state=random_state)
-    return by_blocks(lambda part: statistic(drawn.shuffled[part]), *drawn.shuffled.shape), drawn.complete
+    null = by_blocks(lambda part: statistic(drawn.shuffled[part]), *drawn.shuffled.shape)
+    return float(statistic(values[None])[0]), null, drawn.complete
 
 
 def by_blocks(work: Callable[[slice], Float64], n_permutations: int, n_samples: int, *, columns: int = 1) -> Float64:
-    """Return what ``work`` finds of every permutation, ``(n_permutations,)``: blocks of them in threads of our own.
+    """Return the result of ``work`` for every permutation, ``(n_permutations,)``; threads share the permutations.
 
-    Threads of the products themselves wait for each other at every product: beside one busy core small ones took forty
-    times as long as alone.
+    BLAS is limited to one thread, because BLAS threads wait for each other at every product. With one busy core, small
+    products took forty times as long as on an idle machine.
 
     Parameters
     ----------
     work
-        Given a slice of the permutations, returns a number for each of these.
+        Function that receives a slice of the permutations and returns one number for each permutation.
     n_permutations, n_samples
-        How many there are, and of how many samples each is an order.
+        Number of permutations and number of samples.
     columns
-        Columns of a product, each of ``n_samples`` numbers, that a permutation needs.
+        Number of matrix columns, each with ``n_samples`` entries, that a permutation needs.
     """
     least = -(-LEAST_COLUMNS // columns)
     step = min(max(NUMBERS // (n_samples * columns), least), MOST)
@@ -351,54 +358,124 @@ def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int6
     varying = np.unique(unit_of[block_of != block_of[first][unit_of]])
     if varying.size:
         raise InvalidInputError(
-            "blocks that lie within each other",
-            f"{varying.size} of {counted(len(first), 'block')} that reach across others",
-            "name fewer of them: a variable that is constant within a block can only be permuted in larger blocks that "
-            "contain this one as a whole",
+            "nested blocks",
+            f"{varying.size} of {counted(len(first), 'block')} that overlap other blocks",
+            "name fewer block variables: a variable that is constant within a block can only be permuted within larger "
+            "blocks that contain the whole block",
         )
     order = np.argsort(block_of[first], kind="stable")
     return np.split(order, np.cumsum(np.bincount(block_of[first]))[:-1])
 
 
 def _n_orders(values: Values) -> int:
-    """Return how many different orders some values have."""
+    """Return the number of distinct orders of the values."""
     counts = np.unique(values, return_counts=True)[1].tolist()
     return math.factorial(len(values)) // math.prod(map(math.factorial, counts))
 
 
-def _drawn(values: Values, blocks: list[Int64], count: int, rng: np.random.Generator) -> Values:
-    """Return random permutations within blocks, ``(count, n_units)``."""
-    shuffled = np.tile(values, (count, 1))
-    for block in blocks:
-        shuffled[:, block] = rng.permuted(shuffled[:, block], axis=1)
-    return shuffled
+def _all_orders(ascending: Values) -> Values:
+    """Return all distinct orders of sorted values, ``(n_orders, n_values)``."""
+    smallest = ascending == ascending[0]
+    if smallest.all():
+        return ascending[None]
+    rest, places = _all_orders(ascending[~smallest]), np.arange(len(ascending))
+    orders = []
+    for chosen in combinations(places.tolist(), int(smallest.sum())):
+        order = np.full((len(rest), len(places)), ascending[0], dtype=ascending.dtype)
+        order[:, np.delete(places, chosen)] = rest
+        orders.append(order)
+    return np.concatenate(orders)
 
 
-def _all_others(values: Values, blocks: list[Int64], possible: int) -> Values:
-    """Return every permutation within blocks but the observed order, ``(possible - 1, n_units)``."""
-    ranked = [np.unique(values[block], return_inverse=True) for block in blocks]
-    orders = [distinct[np.array(list(_orders(sorted(ranks.tolist()))))] for distinct, ranks in ranked]
-    shuffled = np.tile(values, (possible, 1))
-    choices = np.unravel_index(np.arange(possible), [len(each) for each in orders])
-    for block, each, choice in zip(blocks, orders, choices, strict=True):
-        shuffled[:, block] = each[choice]
-    others: Values = shuffled[(shuffled != values).any(axis=1)]
-    return others
+@final
+@dataclass(frozen=True, eq=False)
+class CheckedDistances:
+    """Distances that `check_distances` has returned; tests that receive them skip the check."""
+
+    matrix: Float64
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.matrix, dtype=dtype, copy=copy)
 
 
-def _orders(ranks: list[int]) -> Iterator[list[int]]:
-    """Yield the different orders of some sorted numbers, in lexicographic order."""
-    current = ranks
-    while True:
-        yield list(current)
-        # A falling tail has no next order: the number before it is exchanged for the next larger one of the tail.
-        turn = len(current) - 2
-        while turn >= 0 and current[turn] >= current[turn + 1]:
-            turn -= 1
-        if turn < 0:
-            return
-        next_larger = len(current) - 1
-        while current[next_larger] <= current[turn]:
-            next_larger -= 1
-        current[turn], current[next_larger] = current[next_larger], current[turn]
-        current[turn + 1 :] = current[:turn:-1]
+def check_distances(distances: npt.ArrayLike) -> Float64:
+    """Return the distances in float64, exactly symmetric and zero on the diagonal, ``(n_samples, n_samples)``."""
+    if isinstance(distances, CheckedDistances):
+        return distances.matrix.copy()
+    matrix = np.asarray(check_matrix("distances", distances, sparse=ALL_DISTANCES), dtype=np.float64)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInputError("distances between all samples, (n_samples, n_samples)", f"shape {matrix.shape}")
+    slack = ASYMMETRY * float(max(matrix.max(), -matrix.min()))
+    if matrix.min() < -slack:
+        raise InvalidInputError("distances of at least zero", f"{matrix.min():g}", "similarities are not distances")
+    if np.abs(matrix.diagonal()).max() > slack:
+        largest = float(np.abs(matrix.diagonal()).max())
+        raise InvalidInputError("a distance of zero from a sample to itself", f"{largest:g} on the diagonal")
+    difference = float(np.abs(matrix - matrix.T).max())
+    if difference > slack:
+        raise InvalidInputError(
+            "the same distance in both directions",
+            f"differences of up to {difference:g}",
+            "average both: (distances + distances.T) / 2",
+        )
+    result = np.maximum((matrix + matrix.T) / 2, 0.0)
+    np.fill_diagonal(result, 0.0)
+    return result
+
+
+def check_labels(name: str, labels: Any, n_samples: int, *, of: str = "sample") -> tuple[Int64, tuple[str, ...]]:
+    """Return labels as integer codes from 0 on, ``(n_samples,)``, and the sorted names of the labels.
+
+    The word ``of`` names the labeled objects in error messages.
+    """
+    listed = _listed(name, labels, n_samples, of)
+    missing = [i for i, label in enumerate(listed) if is_missing(label)]
+    if missing:
+        raise InvalidInputError(
+            f"{name}: a label for every {of}",
+            f"{len(missing)} missing (first: {of} {missing[0]})",
+            f"drop those {of}s, or give them a label of their own",
+        )
+    # 1 and "1" may be one group or two, so LabelNames raises an error.
+    texts = LabelNames(name).add_all(listed)
+    names = sorted(set(texts))
+    place = {text: code for code, text in enumerate(names)}
+    return np.array([place[text] for text in texts], dtype=np.int64), tuple(names)
+
+
+def check_numbers(name: str, values: npt.ArrayLike, n_samples: int) -> Float64:
+    """Return the numbers in float64, ``(n_samples,)``, or raise an error if one is not finite."""
+    array = as_array(name, values)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInputError(f"{name}: a number for every sample", f"values of type {array.dtype}")
+    if array.shape != (n_samples,):
+        raise InvalidInputError(f"{name} of shape ({n_samples},), one for each sample", f"shape {array.shape}")
+    numbers = array.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if bad.size:
+        raise InvalidInputError(
+            f"{name}: a number for every sample",
+            f"{bad.size} NaN or infinite (first: sample {bad[0]})",
+            "drop those samples first",
+        )
+    return numbers
+
+
+def _listed(name: str, labels: Any, n_samples: int, of: str) -> list[Any]:
+    """Return the labels as a list of plain Python objects, one for each labeled object."""
+    expected = f"{name} of shape ({n_samples},), one label for each {of}"
+    try:
+        array = as_array(name, labels)
+        # NumPy would turn a list of mixed types into text or numbers, and a missing label into the text "nan".
+        listed = isinstance(labels, list | tuple) and array.dtype.kind not in "mM"
+        array = np.asarray(labels, dtype=object) if listed or array.dtype.kind in "OU" else array
+    except InvalidInputError:
+        raise
+    except ValueError as error:  # lists of different lengths
+        raise InvalidInputError(expected, f"{type(labels).__name__}: {error}") from error
+    if array.shape != (n_samples,):
+        raise InvalidInputError(expected, f"shape {array.shape}")
+    if array.dtype.kind in "mM":
+        # Write a date as a date, not as its number of nanoseconds.
+        return [None if gap else text for gap, text in zip(np.isnat(array), array.astype(str), strict=True)]
+    return list(array.tolist())

@@ -1,7 +1,22 @@
-"""Does a variable explain the distances? Permutation tests on distances between samples, and their separation."""
+"""Test by permutation whether a variable explains distances and whether groups differ in dispersion.
+
+Users call the tests through `heatmover.statistics`; `heatmover.study` calls them too. They work on plain arrays.
+
+The dispersion of a group is the mean score of the distances between its samples; the score is a bounded function of the
+distance. A mean over pairs needs no center, so it is unbiased in small groups and in any dimension, and it does not
+change if the whole group is shifted. One outlier has a bounded influence, because the score is bounded. Samples can be
+permuted between groups only if the groups have the same location, so groups are moved by the difference of their
+spatial medians. An outlier hardly changes a spatial median. If most samples of a group are equal, the median is equal
+to them.
+
+Coordinates are never computed. A center is represented by weights of the samples that sum to one. The squared distances
+between weighted means follow from the squared distances between samples. Distances that are not Euclidean may give
+negative squares; their absolute values are used, as in Anderson (2006).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -9,43 +24,58 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._base.threads import by_one_blas_thread
+from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Float64, Int64
-from heatmover._base.validation import RandomState
+from heatmover._base.validation import RandomState, check_at_most
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.designs import (
     DEPENDENT,
     Design,
     as_design,
-    beside,
+    centered,
     f_ratio,
     gower,
     orthonormal,
     residual_test,
+    spaces_given,
     within_blocks,
+    without,
 )
-from heatmover.statistics.permutations import Restriction, TestResult, null_distribution, probability, restrict
-from heatmover.statistics.samples import check_at_most, check_distances, check_labels, check_numbers
-from heatmover.statistics.spread import score_distances
+from heatmover.statistics.permutations import (
+    Restriction,
+    TestResult,
+    check_distances,
+    check_labels,
+    check_numbers,
+    null_distribution,
+    probability,
+    restrict,
+)
 
-__all__ = [
-    "Separation",
-    "TestResult",
-    "dispersion",
-    "distance_correlation",
-    "explained_variation",
-    "false_discovery",
-    "neighbor_enrichment",
-    "permanova",
-    "separate",
-]
-
-# Rows of distances that are looked at together where all would take several times their memory.
+# Number of rows of distances per block: all rows at once would take several times the memory of the distances.
 ROWS_AT_ONCE = 1_024
+# Weiszfeld's iteration stops when all weights change by less than this. Groups of 10 samples take 20 to 60 steps. Near
+# a sample the iteration converges slowly, but the remaining error is far below the uncertainty of the median.
+SETTLED, MOST_STEPS = 1e-12, 200
+# Largest group for which each sample is moved using the median without itself. In larger groups, samples are moved by
+# the median that includes them. The bias, 1 / (2 n), is then below 0.1%. In twelve designs with two groups of 600, no
+# p-value changed by more than 0.001. The observed statistic depends only on distances within groups, which do not
+# change. Computing the median without each of 2,000 samples would take 20 s.
+MOST_LEFT_OUT = 500
+# Number of iterations that fit the locations of groups and blocks. After 30 iterations, locations changed by less than
+# 1e-3 of the median distance within groups in all designs tried. In this unit, squared residuals are at least NEAREST.
+FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
+# Largest distance, in units of the median distance within groups. Larger distances have a score of at least 0.99999 and
+# are replaced by this limit, so that squares of other distances lose no digits.
+FARTHEST = 1e5
+# Distances below this share of the largest distance are rounding errors and treated as zero.
+ROUNDING = 1e-12
+# Squares below this, in units of the median distance, are rounding errors of the squares of the farthest samples.
+VANISHING = 1e-10
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def permanova(
     distances: npt.ArrayLike,
     groups: Any,
@@ -55,34 +85,34 @@ def permanova(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether groups lie in different places (PERMANOVA, Anderson 2001).
+    """Test whether groups of samples differ in location (PERMANOVA, Anderson 2001).
 
-    A small p-value can also come from groups that are unequally spread; `dispersion` tells.
+    Groups of unequal dispersion can also cause a small p-value; `dispersion` tests for this.
 
     Parameters
     ----------
     distances
-        Between samples, ``(n_samples, n_samples)``.
+        Distances between samples, ``(n_samples, n_samples)``.
     groups
         Label of each sample, ``(n_samples,)``.
     blocks
-        What ties samples together, such as patients, batches or pairs, ``(n_samples,)``; several by name in a
-        mapping or a DataFrame. Groups that are the same throughout every block change places by whole blocks, which
-        then count once however many samples they have; any others change places only within blocks.
+        Labels of samples that belong together, such as patients, batches or pairs, ``(n_samples,)``; or several such
+        variables by name in a mapping or a DataFrame. If all samples of every block are in one group, whole blocks are
+        permuted, and each block counts once. Otherwise, group labels are permuted within blocks.
     adjust
-        Covariates to hold fixed, such as the batch or the age: values ``(n_samples,)`` by name in a mapping or a
-        DataFrame, or a `Design`. The groups are then tested by permutations of what the covariates do not explain; see
-        `permanova_design`, which also tests the covariates.
+        Covariates to hold fixed, such as batch or age: values ``(n_samples,)`` by name in a mapping or a DataFrame, or
+        a `Design`. The test then permutes the residuals on the covariates (Freedman-Lane). `permanova_design` also
+        tests the covariates.
     n_permutations
-        Permutations to compare with; all of them if there are no more.
+        Number of random permutations. If fewer permutations exist, all are used.
     random_state
         Seed or generator.
 
     Returns
     -------
     TestResult
-        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups; with
-        covariates the share of what they, and blocks within which groups change places, leave: the partial R squared.
+        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares between groups. With covariates
+        it is the partial R squared, adjusted for the covariates and for blocks within which groups are permuted.
 
     Examples
     --------
@@ -93,7 +123,7 @@ def permanova(
     >>> result.p_value, round(result.effect, 1)
     (0.001, 0.7)
 
-    The same samples measured twice are no new evidence; with ``blocks`` they count once:
+    Measuring the same samples twice adds no evidence; with ``blocks`` each sample counts once:
 
     >>> twice = np.tile(positions[15:25], 2)
     >>> labels = np.tile(np.repeat(["control", "case"], 5), 2)
@@ -104,10 +134,9 @@ def permanova(
     """
     matrix, codes, names, restriction = _check_groups(distances, groups, blocks)
     if adjust is not None:
-        spaces = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups")
+        spaces = spaces_given(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups")
         spaces = within_blocks(spaces, restriction, "groups")
-        test = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
-        share, null, complete = test.share, test.null, test.complete
+        share, null, complete = residual_test(gower(matrix), spaces, restriction, n_permutations, random_state)
         f = f_ratio(np.append(share, null), spaces.tested.shape[1], spaces.residual_degrees_of_freedom)
     else:
         squared = matrix**2
@@ -115,16 +144,15 @@ def permanova(
         def explained(groupings: Int64) -> Float64:
             return _shares_between(squared, groupings, len(names))
 
-        null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
-        share = float(explained(codes[None])[0])
+        share, null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
         f = f_ratio(np.append(share, null), len(names) - 1, len(codes) - len(names))
     p, smallest = probability(share, null, complete)
     return TestResult("permanova", float(f[0]), share, p, f[1:], complete, names, smallest)
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | None = None) -> float:
-    """Return the share of the sum of squared distances that lies between groups: the R squared of `permanova`.
+    """Return the share of the variation of samples that lies between groups: the R squared of `permanova`.
 
     Parameters
     ----------
@@ -142,7 +170,7 @@ def explained_variation(distances: npt.ArrayLike, groups: Any, *, adjust: Any | 
     matrix, codes, names, _ = _check_groups(distances, groups, None)
     if adjust is None:
         return float(_shares_between(matrix**2, codes[None], len(names))[0])
-    spaces, gram = beside(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups"), gower(matrix)
+    spaces, gram = spaces_given(np.eye(len(names))[codes], as_design(adjust, len(codes)), "groups"), gower(matrix)
     explained, fixed = (float(np.einsum("ij,ij->", part, gram @ part)) for part in (spaces.tested, spaces.fixed))
     left = float(np.trace(gram)) - fixed
     return explained / left if left > 0 else 0.0
@@ -155,7 +183,7 @@ def _shares_between(squared: Float64, groupings: Int64, n_groups: int) -> Float6
     return np.asarray(1 - inside / total) if total > 0 else np.zeros(len(groupings))
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def dispersion(
     distances: npt.ArrayLike,
     groups: Any,
@@ -164,24 +192,25 @@ def dispersion(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether groups are unequally spread: a robust test of homogeneous dispersions (after Anderson 2006).
+    """Test whether groups differ in dispersion, with a robust statistic (after Anderson 2006).
 
-    The spread of a group is the mean score ``d / (d + unit)`` of the distances d between its samples, the unit being
-    the median distance within groups: one remote sample counts as far, however remote it is. Groups may lie in
-    different places. For the permutations they are moved onto each other by their spatial medians, so that only
-    spread can differ. See decision record 18.
+    The dispersion of a group is the mean score ``d / (d + unit)`` of the distances d between its samples. The unit is
+    the median distance within groups. Scores are bounded, so a single outlier has a bounded influence. Groups may
+    differ in location: their spatial medians are aligned before samples are permuted, so that only dispersion can
+    differ. See decision record 18.
 
     Parameters
     ----------
     distances, groups, blocks, n_permutations, random_state
-        As in `permanova`; every group has at least two samples, and two blocks if these change places as wholes.
+        As in `permanova`; every group needs at least two samples, or two blocks if whole blocks are permuted.
 
     Returns
     -------
     TestResult
-        ``statistic``: F between groups of what each sample contributes to the spread of its group, twice its own mean
-        score less that of the group. ``effect``: largest over smallest typical distance between two samples of a group,
-        the distance whose score is the mean score; infinite if a group has no spread at all.
+        ``statistic``: F of the samples' contributions to the dispersion of their groups. A contribution is twice the
+        mean score of the sample minus the mean score of the group. ``effect``: ratio of the largest to the smallest
+        typical distance within a group, infinite if a group has no dispersion. The typical distance is the distance
+        whose score is the mean score of the group.
 
     Examples
     --------
@@ -199,8 +228,7 @@ def dispersion(
     def explained(groupings: Int64) -> Float64:
         return _explained(*_spreads(scores, groupings[:, first], len(names)))
 
-    null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
-    share = float(explained(codes[None])[0])
+    share, null, complete = null_distribution(explained, codes, restriction, n_permutations, random_state)
     f = f_ratio(np.append(share, null), len(names) - 1, int(n_units.sum()) - len(names))
     spreads = _spreads(scores, codes[None, first], len(names))[0][0]
     typical = spreads / (1 - spreads)
@@ -209,7 +237,218 @@ def dispersion(
     return TestResult("dispersion", float(f[0]), effect, p, f[1:], complete, names, smallest)
 
 
-@by_one_blas_thread
+def score_distances(distances: Float64, codes: Int64, unit_of: Int64, block_of: Int64 | None) -> tuple[Float64, Int64]:
+    """Score the distances between units, after aligning the locations of the groups.
+
+    Parameters
+    ----------
+    distances
+        Distances between samples, ``(n_samples, n_samples)``.
+    codes
+        Group of each sample as a code from 0 on, ``(n_samples,)``.
+    unit_of
+        Permutation unit of each sample as a code from 0 on, ``(n_samples,)``. All units have equal weight, whatever
+        their number of samples.
+    block_of
+        Block of each sample as a code, ``(n_samples,)``; differences between blocks are removed. None without blocks.
+
+    Returns
+    -------
+    scores : ndarray of shape (n_units, n_units)
+        Scores ``d / (d + unit)`` from 0 to 1, zero on the diagonal. Within a group d is the distance itself. Between
+        groups d is the distance after the groups are moved to the same location.
+    first : ndarray of shape (n_units,)
+        Index of the first sample of each unit.
+    """
+    _, first, sizes = np.unique(unit_of, return_index=True, return_counts=True)
+    together = codes[:, None] == codes
+    exact = np.where(distances > ROUNDING * distances.max(), distances, 0.0)
+    inside = exact[together & (unit_of[:, None] != unit_of)]
+    if not inside.any():
+        return np.zeros((first.size, first.size)), first
+    unit = float(np.median(inside[inside > 0]))
+    shares = 1 / sizes[unit_of]
+    apart = np.minimum(exact, FARTHEST * unit) / unit
+    scores = np.where(together, apart, _moved_together(apart, codes, unit_of, shares, block_of))
+    scores /= scores + 1
+    average = sp.csr_array((shares, (unit_of, np.arange(codes.size))))
+    matrix = np.asarray(average @ (average @ scores).T)
+    # Distances within a permutation unit are ignored.
+    np.fill_diagonal(matrix, 0.0)
+    return matrix, first
+
+
+def spatial_medians(squared: Float64, weights: Float64) -> Float64:
+    """Return spatial medians: the locations with the smallest weighted sum of distances to the points.
+
+    Parameters
+    ----------
+    squared
+        Squared distances between points, ``(n_points, n_points)``.
+    weights
+        Non-negative weights of the points, one row for each median, ``(n_medians, n_points)``.
+
+    Returns
+    -------
+    ndarray of shape (n_medians, n_points)
+        Each median, represented by weights of the points that sum to one. If a point is the median, its weight is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> places = np.array([0.0, 1.0, 1000.0])
+    >>> spatial_medians((places[:, None] - places) ** 2, np.ones((1, 3)))
+    array([[0., 1., 0.]])
+    """
+    # Smaller squared distances are rounding errors.
+    least = max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
+    medians = weights / weights.sum(axis=1, keepdims=True)
+    for _ in range(MOST_STEPS):  # Weiszfeld's iteration
+        nearness = weights / np.sqrt(np.maximum(_to_points(squared, medians), least))
+        before, medians = medians, nearness / nearness.sum(axis=1, keepdims=True)
+        if np.abs(medians - before).max() < SETTLED:
+            break
+    return _on_points(squared, weights, medians)
+
+
+def _left_out_medians(squared: Float64, codes: Int64, unit_of: Int64, shares: Float64) -> Float64:
+    """Return the spatial median of each sample's group without the sample's own unit, ``(n_samples, n_samples)``."""
+    medians = np.zeros(squared.shape)
+    for group in range(int(codes.max()) + 1):
+        members = np.flatnonzero(codes == group)
+        inside = np.ix_(members, members)
+        weights = np.where(unit_of[members, None] == unit_of[members], 0.0, shares[members])
+        medians[inside] = spatial_medians(squared[inside], weights)
+    return medians
+
+
+def _to_points(squared: Float64, medians: Float64) -> Float64:
+    """Return the squared distance of each median to each point, ``(n_medians, n_points)``."""
+    products: Float64 = medians @ squared
+    products -= np.add.reduce(products * medians, axis=1, keepdims=True) / 2
+    return np.abs(products, out=products)
+
+
+def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
+    """Replace a median by its nearest point if that point is the exact median; the iteration converges slowly to it."""
+    nearest = np.where(weights > 0, _to_points(squared, medians), np.inf).argmin(axis=1)
+    apart = np.sqrt(squared[nearest])
+    here = apart == 0
+    pulls = np.divide(weights, apart, out=np.zeros_like(weights), where=~here)
+    rows = np.arange(len(weights))
+    pulls[rows, nearest] -= pulls.sum(axis=1)
+    # The point is the median if the sum of unit vectors to all other points is shorter than the weight on the point.
+    pull = np.sqrt(np.maximum(-((pulls @ squared) * pulls).sum(axis=1) / 2, 0.0))
+    resting = np.where(here, weights, 0.0).sum(axis=1)
+    at_point = np.zeros_like(medians)
+    at_point[rows, nearest] = 1.0
+    # If both are equal, as for two points, every location between the points is a median, and the iteration returns the
+    # middle.
+    return np.where((pull < resting * (1 - 1e-9))[:, None], at_point, medians)
+
+
+def _moved_together(
+    distances: Float64, codes: Int64, unit_of: Int64, shares: Float64, block_of: Int64 | None
+) -> Float64:
+    """Return the distances between samples after their groups are moved to the same location.
+
+    A sample pulls the median of its group toward itself, so its distance to the median is too small. The distance to
+    the median without the sample is too large by about as much. Every sample is therefore moved by the mean of the
+    median with the sample and the median without the sample. If groups were moved by means instead of medians, the
+    remaining bias in a group of n samples would be ``1 / (8 n^2)``.
+    """
+    squared = distances**2
+    members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
+    left_out = None
+    if block_of is not None:
+        freed = np.eye(codes.size) - _block_shifts(squared, codes, shares, block_of)
+        cleared = _between(squared, freed)
+        medians = spatial_medians(cleared, members) @ freed
+        left_out = _left_out_medians(cleared, codes, unit_of, shares) @ freed
+    else:
+        medians = spatial_medians(squared, members)
+        if np.bincount(codes).max() <= MOST_LEFT_OUT:
+            left_out = _left_out_medians(squared, codes, unit_of, shares)
+    kept = _share_to_move(squared, codes, unit_of, medians, left_out)
+
+    def products(matrix: Float64) -> Float64:
+        return (medians @ matrix)[codes] if left_out is None else (medians[codes] + left_out) / 2 @ matrix
+
+    # Inner products of samples with the centers by which they move, and of centers with centers.
+    towards = products(squared).T * -0.5
+    among = products(towards)
+    own, own_center = towards.diagonal(), among.diagonal()
+    result = np.empty_like(distances)
+    for start in range(0, len(result), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        share = kept[codes[rows, None], codes]
+        along = own[rows, None] + own - towards[rows] - towards[:, rows].T
+        around = np.abs(own_center[rows, None] + own_center - among[rows] - among[:, rows].T)
+        moved = distances[rows] ** 2 - 2 * share * along + share**2 * around
+        moved = np.where(np.abs(moved) > VANISHING, np.abs(moved), 0.0)
+        result[rows] = np.where(share == 0, distances[rows], np.sqrt(moved))
+    return result
+
+
+def _share_to_move(
+    squared: Float64, codes: Int64, unit_of: Int64, medians: Float64, left_out: Float64 | None
+) -> Float64:
+    """Return by which share of the difference of their medians two groups are moved, ``(n_groups, n_groups)``.
+
+    The medians of groups in the same location differ by chance, and moving groups by a chance difference distorts the
+    permutations. The share is the James-Stein factor: the excess of the squared difference over its variance, divided
+    by the squared difference. The variance is estimated by a jackknife over units or, in large groups, as the variance
+    of a mean.
+    """
+    errors = np.empty(len(medians))
+    for group in range(len(medians)):
+        members = np.flatnonzero(codes == group)
+        first = members[np.unique(unit_of[members], return_index=True)[1]]
+        if left_out is None:
+            errors[group] = _to_points(squared, medians[group : group + 1])[0, first].sum() / first.size**2
+        else:
+            around = _between(squared, left_out[first])
+            errors[group] = (first.size - 1) / first.size * around.sum() / (2 * first.size)
+    apart = _between(squared, medians)
+    exceeds = np.maximum(apart - errors - errors[:, None], 0.0)
+    return np.divide(exceeds, apart, out=np.zeros_like(apart), where=apart > VANISHING)
+
+
+def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int64) -> Float64:
+    """Return the shift of each sample's block, adjusted for the groups, as weights ``(n_samples, n_samples)``.
+
+    Each sample is fitted by a location of its group plus a location of its block. The fit minimizes the sum of
+    distances to the samples, as a spatial median does for one group. Each iteration solves a least-squares problem in
+    which every sample is weighted by the inverse of its distance to the previous fit.
+    """
+    n_groups, identity = int(codes.max()) + 1, np.eye(codes.size)
+    design = np.hstack([np.eye(n_groups)[codes], np.eye(int(block_of.max()) + 1)[block_of]])
+    weights: Float64 = shares
+    fitted: Float64 = identity
+    for _ in range(FITS):
+        weighted = design.T * weights
+        products = weighted @ design
+        # Shifting all groups one way and all blocks the other way changes nothing; a small ridge makes the fit unique.
+        products[np.diag_indices_from(products)] += RIDGE * products.diagonal().max()
+        fitted = np.asarray(np.linalg.solve(products, weighted), dtype=np.float64)
+        left = identity - design @ fitted
+        lengths = np.abs(((left @ squared) * left).sum(axis=1)) / 2
+        weights = shares / np.sqrt(np.maximum(lengths, NEAREST))
+    shifts = design[:, n_groups:] @ fitted[n_groups:]
+    return np.asarray(shifts - shifts.mean(axis=0))
+
+
+def _between(squared: Float64, combinations: Float64) -> Float64:
+    """Return squared distances between weighted combinations of points; all combinations have equal sums of weights.
+
+    ``combinations`` are the weights, ``(n_rows, n_points)``; the result has the shape ``(n_rows, n_rows)``.
+    """
+    products = combinations @ (combinations @ squared).T / -2
+    own = products.diagonal()
+    return np.asarray(np.abs(own[:, None] + own - products - products.T))
+
+
+@one_blas_thread()
 def neighbor_enrichment(
     distances: npt.ArrayLike,
     groups: Any,
@@ -219,23 +458,23 @@ def neighbor_enrichment(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether the nearest samples carry the same label more often than by chance.
+    """Test whether nearest neighbors are of the same group more often than by chance.
 
     Parameters
     ----------
     distances, groups, n_permutations, random_state
         As in `permanova`.
     k
-        Number of neighbours looked at; of samples equally far as the k-th each counts in part.
+        Number of neighbors; samples tied at the k-th distance share the weight of the k-th neighbor.
     blocks
-        As in `permanova`; where blocks change places as wholes, samples of one block are not neighbours of each other,
-        since they are alike anyway.
+        As in `permanova`. If whole blocks are permuted, two samples of one block are not treated as neighbors, because
+        they are expected to be similar.
 
     Returns
     -------
     TestResult
-        ``statistic``: share of neighbours with the same label, first averaged within each group, then over groups.
-        ``effect``: how many times the mean share over permutations.
+        ``statistic``: share of neighbors of the same group, first averaged within each group, then over groups.
+        ``effect``: this share divided by its mean over permutations.
 
     Examples
     --------
@@ -253,14 +492,13 @@ def neighbor_enrichment(
         sums = _sums_inside(near, groupings, len(names))
         return np.asarray((sums / _sizes(groupings, len(names))).mean(axis=1))
 
-    null, complete = null_distribution(share, codes, restriction, n_permutations, random_state)
-    observed = float(share(codes[None])[0])
+    observed, null, complete = null_distribution(share, codes, restriction, n_permutations, random_state)
     effect = _ratio(observed, float(null.mean()))
     p, smallest = probability(observed, null, complete)
     return TestResult("neighbor enrichment", observed, effect, p, null, complete, names, smallest)
 
 
-@by_one_blas_thread
+@one_blas_thread()
 def distance_correlation(
     distances: npt.ArrayLike,
     values: npt.ArrayLike,
@@ -270,7 +508,7 @@ def distance_correlation(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether a number, such as age, goes with the distances in any way (Szekely, Rizzo and Bakirov 2007).
+    """Test whether a number, such as age, is associated with the distances (Szekely, Rizzo and Bakirov 2007).
 
     Parameters
     ----------
@@ -279,15 +517,15 @@ def distance_correlation(
     values
         A number for each sample, ``(n_samples,)``.
     adjust
-        Covariates to hold fixed, as in `permanova`. What a linear model of them leaves of the number is compared with
-        what they leave of the distances, and permuted. This keeps its level however the distances depend on the
-        covariates, if the number depends on them linearly; see decision record 30.
+        Covariates to hold fixed, as in `permanova`. Values and distances are residualized on the covariates, and the
+        residuals of the values are permuted. The test is valid if the values depend linearly on the covariates; the
+        distances may depend on the covariates in any way. See decision record 30.
 
     Returns
     -------
     TestResult
-        ``statistic``: the distance correlation, from 0 to 1; few samples have some by chance. ``effect``: by how much
-        it exceeds the mean over permutations.
+        ``statistic``: distance correlation, from 0 to 1, biased upward for few samples. ``effect``: the statistic minus
+        its mean over permutations.
 
     Examples
     --------
@@ -300,68 +538,64 @@ def distance_correlation(
     """
     matrix = check_distances(distances)
     numbers = check_numbers("values", values, len(matrix))
-    # Neither unit matters; near 1 no square overflows or vanishes.
+    # Units do not matter, and squares of numbers near 1 neither overflow nor vanish.
     numbers = numbers / (np.abs(numbers).max() or 1.0)
     matrix /= matrix.max() or 1.0
-    _center_doubly(matrix)
+    matrix = centered(matrix)
     restriction = restrict(numbers, blocks)
-    left = None
+    unexplained = None
     if adjust is not None:
-        left = _Unexplained(numbers, as_design(adjust, len(matrix)), restriction)
-        numbers, matrix = left.of_numbers(numbers[None])[0], left.of_distances(matrix)
+        fixed, unexplained = _residualized(numbers, as_design(adjust, len(matrix)), restriction)
+        numbers, matrix = unexplained(numbers[None])[0], without(matrix, fixed)
     norm = float(np.sqrt((matrix**2).sum()))
     weights = matrix + matrix.T
     del matrix
 
     def squares(rows: Float64) -> Float64:
-        # Permuted residuals go with the covariates again by chance: without that, as the observed ones are.
-        return _squared_correlations(weights, norm, rows if left is None else left.of_numbers(rows))
+        # Permuted residuals correlate with the covariates again by chance, so they are residualized again.
+        return _squared_correlations(weights, norm, rows if unexplained is None else unexplained(rows))
 
-    null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
-    observed = float(squares(numbers[None])[0])
-    # For distances that do not come from a Euclidean space a square can be negative.
+    observed, null, complete = null_distribution(squares, numbers, restriction, n_permutations, random_state)
+    # Squares can be negative if the distances are not Euclidean.
     roots = np.sqrt(np.maximum(np.append(observed, null), 0.0))
     root, (p, smallest) = float(roots[0]), probability(observed, null, complete)
     effect = root - float(roots[1:].mean())
     return TestResult("distance correlation", root, effect, p, roots[1:], complete, (), smallest)
 
 
-class _Unexplained:
-    """What a linear model of covariates leaves of numbers and of double-centered distances.
+def _residualized(
+    numbers: Float64, design: Design, restriction: Restriction
+) -> tuple[Float64, Callable[[Float64], Float64]]:
+    """Return a basis of the covariates, and a function that residualizes rows of numbers, ``(n_rows, n_samples)``.
 
-    Of blocks that change places as wholes each has one number, which the mean covariates of the block explain.
+    If whole blocks are permuted, each block has a single number, which is residualized on the mean covariates of the
+    block.
     """
+    fixed = within_blocks(spaces_given(numbers[:, None], design, "a number"), restriction, "a number").fixed
+    units = np.arange(len(numbers)) if restriction.units is None else restriction.units
+    first = np.unique(units, return_index=True)[1]
+    sizes = np.bincount(units)
+    means = np.stack([np.bincount(units, weights=column) / sizes for column in fixed.T], axis=1)
+    mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
+    basis = np.hstack([mean, orthonormal(means, mean)])
 
-    def __init__(self, numbers: Float64, design: Design, restriction: Restriction) -> None:
-        self.fixed = within_blocks(beside(numbers[:, None], design, "a number"), restriction, "a number").fixed
-        self.units = np.arange(len(numbers)) if restriction.units is None else restriction.units
-        self.first = np.unique(self.units, return_index=True)[1]
-        sizes = np.bincount(self.units)
-        means = np.stack([np.bincount(self.units, weights=column) / sizes for column in self.fixed.T], axis=1)
-        mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
-        self.basis = np.hstack([mean, orthonormal(means, mean)])
-        if np.abs(self.of_numbers(numbers[None])).max() <= DEPENDENT * np.abs(numbers).max():
-            raise InvalidInputError(
-                "a number that differs between blocks in other ways than the covariates",
-                f"none left in {counted(len(sizes), 'block')}",
-                "adjust for fewer",
-            )
+    def residuals(rows: Float64) -> Float64:
+        of_units = rows[:, first]
+        return np.asarray((of_units - (of_units @ basis) @ basis.T)[:, units])
 
-    def of_numbers(self, rows: Float64) -> Float64:
-        """Return what is left of numbers, ``(n_rows, n_samples)``."""
-        of_units = rows[:, self.first]
-        return np.asarray((of_units - (of_units @ self.basis) @ self.basis.T)[:, self.units])
-
-    def of_distances(self, centered: Float64) -> Float64:
-        """Return what is left of double-centered distances, ``(n_samples, n_samples)``."""
-        left = centered - self.fixed @ (self.fixed.T @ centered)
-        return np.asarray(left - (left @ self.fixed) @ self.fixed.T)
+    if np.abs(residuals(numbers[None])).max() <= DEPENDENT * np.abs(numbers).max():
+        raise InvalidInputError(
+            "a number that differs between blocks after adjustment for the covariates",
+            f"no remaining difference between {counted(len(sizes), 'block')}",
+            "adjust for fewer covariates",
+        )
+    return fixed, residuals
 
 
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
-    """Return q-values: the expected share of false discoveries among all tests with at most that p-value.
+    """Return q-values of many tests: false-discovery rates (Benjamini and Hochberg 1995).
 
-    Benjamini and Hochberg (1995), for many variables tested at once.
+    The q-value of a test is the expected share of false discoveries among all tests whose p-value is at most as large.
 
     Parameters
     ----------
@@ -371,7 +605,7 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     Returns
     -------
     ndarray of shape (n_tests,)
-        In the order of the p-values.
+        Q-values in the order of the p-values.
 
     Examples
     --------
@@ -382,37 +616,118 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     array = check_numbers("p_values", p_values, np.size(p_values))
     if ((array < 0) | (array > 1)).any():
         raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
-    # By hand: scipy.stats takes half a second to import.
-    order = np.argsort(array)
-    # The k-th smallest of n is that of about k n p_k / k false ones; a larger p-value never has a smaller q-value.
-    shares = array[order] * (array.size / np.arange(1, array.size + 1))
-    q_values = np.empty_like(array)
-    q_values[order] = np.minimum.accumulate(shares[::-1])[::-1]
-    return np.clip(q_values, 0, 1)
+    from scipy.stats import false_discovery_control  # takes a third of a second to import
+
+    return np.asarray(false_discovery_control(array))
+
+
+# Number of bootstrap replicates of the share of variation between groups.
+REPLICATES = 999
+# Largest number of samples that are resampled. CPU time grows with the square of the number of samples: 999 replicates
+# of 2,000 samples take about 8e9 products.
+MOST_RESAMPLED = 2_000
+# Smallest group that is resampled. From a smaller group, a replicate often contains only one distinct sample, so there
+# is no distance within the group.
+FEWEST_RESAMPLED = 4
+
+
+@one_blas_thread()
+def explained_interval(
+    distances: npt.ArrayLike, groups: Any, *, blocks: Any | None = None, random_state: RandomState = 0
+) -> tuple[float, float] | None:
+    """Return a 95% bootstrap confidence interval for the R squared of PERMANOVA in an infinitely large cohort.
+
+    Samples are resampled within their groups; with blocks, whole blocks are resampled. Every replicate averages the
+    squared distances between samples of different blocks, weighted by the products of their counts. Two copies of one
+    sample are not counted as a pair at distance zero, so R squared has no small-sample bias. The interval is the
+    percentile interval, widened around its median by ``sqrt(n / (n - groups))``. In simulated cohorts of independent
+    samples, 93% to 100% of the intervals contained the true value. In cohorts of at least ten pairs, 91% to 100% of the
+    intervals did, and in cohorts of six pairs 88%.
+
+    Parameters
+    ----------
+    distances, groups
+        As in `permanova`.
+    blocks
+        Labels of samples that belong together, such as patients, ``(n_samples,)``; None if samples are independent.
+    random_state
+        Seed or generator.
+
+    Returns
+    -------
+    tuple of float, or None
+        Lower and upper bound, from 0 to 1. None with a group of fewer than 4 samples, fewer than 4 blocks, or more than
+        2,000 samples.
+
+    Examples
+    --------
+    >>> positions = np.random.default_rng(0).normal(size=40) + np.repeat([0, 2], 20)
+    >>> low, high = explained_interval(abs(positions[:, None] - positions), np.repeat(["control", "case"], 20))
+    >>> 0.2 < low < high < 0.9
+    True
+    """
+    matrix = check_distances(distances)
+    n = len(matrix)
+    codes, names = check_labels("groups", groups, n)
+    units = np.arange(n) if blocks is None else check_labels("blocks", blocks, n)[0]
+    n_units = int(units.max()) + 1
+    if n > MOST_RESAMPLED or np.bincount(codes).min() < FEWEST_RESAMPLED or n_units < FEWEST_RESAMPLED:
+        return None
+    rng = np.random.default_rng(random_state)
+    if blocks is None:
+        counts = np.empty((REPLICATES, n))
+        for group in range(len(names)):
+            inside = np.flatnonzero(codes == group)
+            counts[:, inside] = rng.multinomial(len(inside), np.full(len(inside), 1 / len(inside)), REPLICATES)
+    else:
+        counts = rng.multinomial(n_units, np.full(n_units, 1 / n_units), REPLICATES)[:, units].astype(np.float64)
+    shares = _resampled_shares(matrix**2, codes, counts, (units[:, None] != units).astype(np.float64))
+    shares = shares[np.isfinite(shares)]
+    if len(shares) < REPLICATES / 2:
+        return None
+    low, middle, high = np.quantile(shares, [0.025, 0.5, 0.975])
+    wider = np.sqrt(n_units / max(n_units - len(names), 1))
+    lower, upper = np.clip(middle + wider * np.array([low - middle, high - middle]), 0.0, 1.0).tolist()
+    return lower, upper
+
+
+def _resampled_shares(squared: Float64, codes: Int64, counts: Float64, apart: Float64) -> Float64:
+    """Return the share of variation between groups for every row of counts, from pairs of different blocks only.
+
+    The share is NaN if no pair of samples is from different blocks.
+    """
+    within, total, members = np.zeros(len(counts)), np.zeros(len(counts)), np.eye(int(codes.max()) + 1)[codes]
+    parts = (counts @ members).T / counts.sum(axis=1)
+    for group, part in enumerate(parts):
+        own = codes == group
+        sums, pairs = ((counts[:, own] @ each[own] * counts) @ members for each in (squared * apart, apart))
+        means = sums / np.where(pairs > 0, pairs, np.nan)
+        total += part * (parts.T * means).sum(axis=1)
+        within += part * means[:, group]
+    return np.asarray(1 - within / np.where(total > 0, total, np.nan))
 
 
 @final
 @dataclass(frozen=True)
 class Separation:
-    """How well a grouping of the samples explains the distances between them; ``print`` it.
+    """Summary of how well groups explain the distances between samples; ``print`` it.
 
     Attributes
     ----------
     within, between
-        Mean distance between two samples of the same group and of different groups, over all such pairs.
+        Mean distance over all pairs of samples of the same group, and over all pairs of samples of different groups.
     agreement
-        Share of the samples whose nearest other sample is of the same group; of samples that are equally near
-        each counts in part.
+        Share of the samples whose nearest other sample is in the same group; tied nearest samples share the weight.
     chance
-        What that share would be on average if the groups were dealt out at random.
+        Expected value of ``agreement`` if groups were assigned at random.
     n_samples
         Number of samples.
 
     Examples
     --------
     >>> print(Separation(within=1.0, between=1.5, agreement=0.9, chance=0.4, n_samples=20))
-    Samples of different groups are 50 % further apart than samples of one group (mean distance 1.50 against 1.00).
-    The nearest sample is of the same group for 18 of 20 samples (8.0 expected by chance).
+    Samples of different groups are 50% further apart than samples of one group (mean distance 1.50 against 1.00).
+    The nearest sample is in the same group for 18 of 20 samples (8.0 expected by chance).
     """
 
     within: float
@@ -422,16 +737,16 @@ class Separation:
     n_samples: int
 
     def describe(self, kind: str = "group") -> str:
-        """Return the figures in two plain sentences, with ``kind`` for what the groups are."""
-        # Rounded first, so that the words never contradict the number they come with.
+        """Return the summary in two plain sentences, with ``kind`` as the word for a group."""
+        # Round first, so that the words never contradict the printed number.
         excess = round(100 * (self.between / self.within - 1)) if self.within else 0
-        words = f"{abs(excess)} % {'further apart' if excess > 0 else 'nearer'} than" if excess else "as far apart as"
+        words = f"{abs(excess)}% {'further apart' if excess > 0 else 'nearer'} than" if excess else "as far apart as"
         if self.within == 0 < self.between:
             words = "further apart than"
         return (
             f"Samples of different {kind}s are {words} samples of one {kind} "
             f"(mean distance {self.between:.2f} against {self.within:.2f}).\n"
-            f"The nearest sample is of the same {kind} for {self.agreement * self.n_samples:.3g} of "
+            f"The nearest sample is in the same {kind} for {self.agreement * self.n_samples:.3g} of "
             f"{counted(self.n_samples, 'sample')} ({self.chance * self.n_samples:.1f} expected by chance)."
         )
 
@@ -440,14 +755,14 @@ class Separation:
 
 
 def separate(distances: Float64, codes: npt.NDArray[np.integer]) -> Separation:
-    """Return how well groups explain distances.
+    """Return a summary of how well groups explain distances.
 
     Parameters
     ----------
     distances
-        Between samples, ``(n_samples, n_samples)``.
+        Distances between samples, ``(n_samples, n_samples)``.
     codes
-        Group of each sample as a number from 0 on, ``(n_samples,)``; at least two groups, one of them of two samples.
+        Group of each sample as a code from 0 on, ``(n_samples,)``; at least two groups, one with at least two samples.
 
     Examples
     --------
@@ -465,7 +780,7 @@ def separate(distances: Float64, codes: npt.NDArray[np.integer]) -> Separation:
         )
     candidates = distances.copy()
     np.fill_diagonal(candidates, np.inf)
-    # Distances of a float32 embedding that differ by less are equal: rounding must not decide who is nearest.
+    # Smaller differences are rounding errors of a float32 embedding and must not decide which sample is nearest.
     tied = candidates <= candidates.min(axis=1, keepdims=True) * (1 + 1e-5)
     counts = np.bincount(codes)
     return Separation(
@@ -483,7 +798,7 @@ def _sizes(groupings: Int64, n_groups: int) -> Int64:
 
 
 def _sums_inside(matrix: Float64 | sp.csr_array, groupings: Int64, n_groups: int) -> Float64:
-    """Return the sum of a matrix over all pairs inside each group, ``(n_groupings, n_groups)``."""
+    """Return the sum of the entries of a matrix over all pairs within each group, ``(n_groupings, n_groups)``."""
     sums = np.empty((len(groupings), n_groups))
     for group in range(n_groups):
         members = (groupings == group).astype(np.float64)
@@ -492,10 +807,10 @@ def _sums_inside(matrix: Float64 | sp.csr_array, groupings: Int64, n_groups: int
 
 
 def _spreads(scores: Float64, groupings: Int64, n_groups: int) -> tuple[Float64, Float64, Int64]:
-    """Return the mean score within each group, the sum of squares of its members' contributions, and its size.
+    """Return the mean score, the sum of squared contributions and the size of groups, ``(n_groupings, n_groups)`` each.
 
-    All ``(n_groupings, n_groups)``. A mean over pairs varies, to first order, as a mean of contributions does: twice a
-    member's own mean score less that of the group (Hoeffding 1948).
+    To first order, a mean over pairs varies like a mean of contributions of samples. The contribution of a sample is
+    twice its mean score minus the mean score of its group (Hoeffding 1948).
     """
     sizes = _sizes(groupings, n_groups)
     means, squares = np.empty(sizes.shape), np.empty(sizes.shape)
@@ -512,46 +827,40 @@ def _explained(means: Float64, squares: Float64, sizes: Int64) -> Float64:
     middle = (means * sizes).sum(axis=1, keepdims=True) / sizes.sum(axis=1, keepdims=True)
     between = (sizes * (means - middle) ** 2).sum(axis=1)
     total = between + squares.sum(axis=1)
-    # Scores that are all equal up to rounding leave nothing to explain.
+    # If all scores are equal up to rounding, the share is zero.
     varies = total > (1e-12 * middle[:, 0]) ** 2 * sizes[0].sum()
     return np.asarray(np.divide(between, total, out=np.zeros(len(means)), where=varies))
 
 
 def _near(distances: Float64, units: Int64 | None, k: object) -> sp.csr_array:
-    """Return how much each sample counts among the k nearest of other blocks: rows that sum to 1, mostly zeros."""
+    """Return the weights of the k nearest samples of other blocks, in sparse rows that sum to 1."""
     unit_of = np.arange(len(distances)) if units is None else units
     fewest = len(distances) - int(np.bincount(unit_of).max())
-    count = check_at_most("k", k, fewest, "a sample has no more neighbours" + ("" if units is None else " elsewhere"))
+    count = check_at_most(
+        "k", k, fewest, "a sample has no more neighbors" + ("" if units is None else " outside its own unit")
+    )
     parts = []
     for start in range(0, len(distances), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         others = np.where(unit_of[rows, None] == unit_of, np.inf, distances[rows])
         farthest = np.partition(others, count - 1, axis=1)[:, count - 1 : count]
-        # Distances computed in float32 that differ by less are equal.
+        # Smaller differences are rounding errors of distances computed in float32.
         nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
         left = count - nearer.sum(axis=1, keepdims=True)
         parts.append(sp.csr_array((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count))
     return sp.csr_array(sp.vstack(parts))
 
 
-def _center_doubly(matrix: Float64) -> None:
-    """Take the means of rows and columns off, in place: 10,000 samples have 800 MB of distances."""
-    means = matrix.mean(axis=0)
-    matrix -= means
-    matrix -= means[:, None]
-    matrix += means.mean()
-
-
 def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float64:
     """Return the squared distance correlation of distances with each row of numbers, ``(n_rows,)``.
 
-    ``weights`` are the double-centered distances of both directions added, ``(n_samples, n_samples)``. Their product
-    with the differences of numbers is the same before these are centered.
+    ``weights`` is the sum of the double-centered distances and their transpose, ``(n_samples, n_samples)``. Because the
+    distances are centered, the differences of the numbers need not be centered.
     """
-    # Here, because numba takes a while to import.
+    # Imported here because numba takes a while to import.
     from heatmover._base.compiled.l1 import NUMBER_ROWS, add_weighed_differences
 
-    padded = np.empty((-(-len(rows) // NUMBER_ROWS) * NUMBER_ROWS, rows.shape[1]))  # one layout, which compiles once
+    padded = np.empty((-(-len(rows) // NUMBER_ROWS) * NUMBER_ROWS, rows.shape[1]))  # one memory layout, compiled once
     padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]
     products = np.zeros(len(padded))
     add_weighed_differences(weights, padded, products)
@@ -562,11 +871,11 @@ def _squared_correlations(weights: Float64, norm: float, rows: Float64) -> Float
 def _squared_norms(rows: Float64) -> Float64:
     """Return the sum of squares of the double-centered differences between the numbers of each row, ``(n_rows,)``.
 
-    It follows from sums of differences, and these from sums of the numbers in ascending order.
+    The required sums of absolute differences follow from cumulative sums of the sorted numbers.
     """
     n_samples = rows.shape[1]
     ascending = np.sort(rows, axis=1)
-    ascending -= ascending.mean(axis=1, keepdims=True)  # differences stay as they are, and squares lose no digits
+    ascending -= ascending.mean(axis=1, keepdims=True)  # differences do not change, and squares lose no digits
     up_to = np.cumsum(ascending, axis=1)
     total = up_to[:, -1]
     sums = (2 * np.arange(n_samples) + 2 - n_samples) * ascending + total[:, None] - 2 * up_to
@@ -583,11 +892,11 @@ def _ratio(large: float, small: float) -> float:
 def _check_groups(
     distances: npt.ArrayLike, groups: Any, blocks: Any | None
 ) -> tuple[Float64, Int64, tuple[str, ...], Restriction]:
-    """Return distances in a unit that keeps their squares finite, codes and names of groups, and what blocks allow."""
+    """Return scaled distances with finite squares, codes and names of groups, and the restriction by blocks."""
     matrix = check_distances(distances)
     codes, names = check_labels("groups", groups, len(matrix))
     if len(names) < 2:
-        raise InvalidInputError("at least two groups", f"one, {names[0]!r}", "a single group differs from nothing")
+        raise InvalidInputError("at least two groups", f"one, {names[0]!r}", "a test needs a second group")
     restriction = restrict(codes, blocks)
     if _units_per_group(codes, names, restriction.units, at_least=1).max() < 2:
         what = "samples" if restriction.units is None else "blocks"
@@ -596,7 +905,7 @@ def _check_groups(
 
 
 def _units_per_group(codes: Int64, names: tuple[str, ...], units: Int64 | None, *, at_least: int) -> Int64:
-    """Return how many samples, or blocks that change places as wholes, each group has, ``(n_groups,)``."""
+    """Return the number of samples, or of blocks that are permuted as wholes, in each group, ``(n_groups,)``."""
     if units is not None:
         codes = np.unique(np.column_stack([codes, units]), axis=0)[:, 0]
     counts = np.bincount(codes, minlength=len(names))

@@ -1,4 +1,4 @@
-"""Studies: samples compared, their variables examined, and how it was done, whatever compares."""
+"""Compare the samples of a cohort and test their metadata; for users and all front ends. Does not touch files."""
 
 from heatmover.study.batches import Alignment, align_batches
 from heatmover.study.cell_types import (
@@ -9,10 +9,9 @@ from heatmover.study.cell_types import (
     cluster_cells,
     contrast_cells,
 )
-from heatmover.study.comparison import Comparison, Intervals, compare
+from heatmover.study.comparison import Comparison, Intervals, LandmarkAgreement, compare, landmark_agreement
 from heatmover.study.design_check import DesignRemark, check_design
 from heatmover.study.examination import Finding, Pairs, examine
-from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement
 from heatmover.study.parameters import StudyParameters
 from heatmover.study.study import Compared, Comparer, InMemory, Study, StudyRecord, study_cohort, study_comparison
 

@@ -1,4 +1,4 @@
-"""Batches moved onto each other: the shift that the cells of each batch have in common, found and taken off."""
+"""Estimate and remove batch shifts (one translation of all cells per batch); for `study_cohort` and users."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from heatmover.cohort.cohort import shifted_cohort
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import is_missing
 from heatmover.statistics.designs import covariates, orthonormal
-from heatmover.statistics.samples import check_labels
+from heatmover.statistics.permutations import check_labels
 from heatmover.study.examination import design_of
 
-__all__ = ["Alignment", "align_batches", "align_cohort", "check_batches"]
-
-# Cells that the shifts are learnt from; more change them little: the error of a mean of 20,000 is 0.7 % of the spread.
+# Number of cells from which the shifts are estimated: the standard error of the mean of 20,000 cells is 0.7% of their
+# standard deviation.
 MOST_CELLS = 20_000
-# Clusters within which batches are compared, so that it does not matter how many cells of each kind a sample has.
+# Batches are compared within clusters of cells, so that the cell-type composition of a sample does not matter. Number
+# of clusters, and the smallest allowed mean number of cells per cluster.
 CLUSTERS, CELLS_PER_CLUSTER = 20, 50
-# Passes of clustering and comparing; the shifts of the last change by less than a thousandth of the spread.
+# Largest number of passes, each of which clusters the shifted cells and estimates the shifts again. Passes end when the
+# shifts change by less than 0.001 of the spread of the cells.
 PASSES = 10
 CONVERGED = 1e-3
 
@@ -38,15 +39,16 @@ class Alignment(NamedTuple):
     batches
         Names of the batches, sorted.
     shifts
-        ``(n_batches, n_dimensions)``: what is taken off the points of each batch; their mean over samples is zero.
+        ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch. Their mean over samples
+        is zero.
     spread
-        Root mean square distance of a cell from the mean of all, for comparison.
+        Root mean square distance of the cells from their mean, with which the size of the shifts can be compared.
 
     Examples
     --------
-    >>> found = Alignment(("x", "y"), np.array([[0.5, 0.0], [-0.5, 0.0]]), 2.0)
-    >>> print(found.describe("batch"))
-    Cells of 2 batches ('batch') were moved onto each other, by 0.25 to 0.25 times the spread of the cells; ...
+    >>> alignment = Alignment(("x", "y"), np.array([[0.5, 0.0], [-0.5, 0.0]]), 2.0)
+    >>> print(alignment.describe("batch"))
+    Batch shifts of 2 batches ('batch') were subtracted from the cells. Shifts were 0.25 to 0.25 times the root ...
     """
 
     batches: tuple[str, ...]
@@ -54,21 +56,21 @@ class Alignment(NamedTuple):
     spread: float
 
     def describe(self, name: str) -> str:
-        """Return what was done in one sentence, with the name of the variable."""
+        """Describe the shifts in a sentence; ``name`` is the batch variable."""
         lengths = np.sqrt((self.shifts**2).sum(axis=1)) / (self.spread or 1.0)
         return (
-            f"Cells of {counted(len(self.batches), 'batch')} ({quoted(name)}) were moved onto each other, by "
-            f"{lengths.min():.2g} "
-            f"to {lengths.max():.2g} times the spread of the cells; distances and all that follows are those of the "
-            "moved cells. A batch that also stretches or turns its cells is not undone by this."
+            f"Batch shifts of {counted(len(self.batches), 'batch')} ({quoted(name)}) were subtracted from the cells. "
+            f"Shifts were {lengths.min():.2g} to {lengths.max():.2g} times the root mean square deviation of the "
+            "cells. All results use the shifted cells. Batch effects that scale or rotate the cells remain."
         )
 
 
 class _BatchDesign(NamedTuple):
-    """What shifts are learnt from.
+    """Design from which shifts are estimated.
 
-    ``batch`` ``(n_samples,)`` of each sample, with their ``names``; ``used`` ``(n_samples,)``: whether to learn from
-    it; ``kept`` ``(n_used, n_columns)``: what is no effect of batches.
+    ``batch`` ``(n_samples,)`` is the batch of each sample, as an index into ``names``. ``used`` ``(n_samples,)`` is
+    true for samples from which shifts are estimated. ``kept`` ``(n_used, n_columns)`` are the covariates whose effects
+    are not removed.
     """
 
     batch: Int64
@@ -85,39 +87,40 @@ def align_batches(
     keep: Mapping[str, Sequence[object]] | None = None,
     anchors: Sequence[object] | None = None,
 ) -> tuple[Float64, Alignment]:
-    """Return points without the shift that those of each batch have in common.
+    """Estimate one shift for the points of each batch, and subtract it.
 
-    Batches are compared within clusters of points, so that numbers of cells do not matter, and with what is to be kept
-    held fixed, so that no difference between conditions is taken for one of batches. Anchors, the same material in
-    every batch, need nothing to be kept: then shifts come from them alone.
+    Batches are compared within clusters of points, so that a different cell-type composition is not mistaken for a
+    shift. The variables in ``keep`` are held fixed, so that differences between conditions are not removed. Anchors are
+    technical replicates: samples of the same material, measured in every batch. If anchors are given, shifts are
+    estimated from the anchors alone, and ``keep`` is ignored.
 
     Parameters
     ----------
     points
         ``(n_points, n_dimensions)``.
     samples
-        ``(n_points,)``: the sample of each, as a number from 0 on.
+        ``(n_points,)``: sample of each point, numbered from 0.
     batch
-        ``(n_samples,)``: the batch of each sample.
+        ``(n_samples,)``: batch of each sample.
     keep
-        Values ``(n_samples,)`` by name that are no effect of batches, such as the condition.
+        Variables whose effects are not removed, such as the condition: values ``(n_samples,)`` by name.
     anchors
-        ``(n_samples,)``: the material of each sample that is an anchor, missing for all others.
+        ``(n_samples,)``: material of each anchor sample; missing for all other samples.
 
     Returns
     -------
     points : ndarray of shape (n_points, n_dimensions)
-        Moved.
+        Shifted points.
     alignment : Alignment
-        By how much.
+        Shifts of the batches.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> samples, batch = np.repeat(np.arange(8), 50), list("xyxyxyxy")
     >>> points = rng.normal(size=(400, 2)) + [3.0, 0.0] * (samples % 2)[:, None]
-    >>> moved, found = align_batches(points, samples, batch)
-    >>> (found.shifts[1] - found.shifts[0]).round(0)
+    >>> moved, alignment = align_batches(points, samples, batch)
+    >>> (alignment.shifts[1] - alignment.shifts[0]).round(0)
     array([ 3., -0.])
     """
     places = np.asarray(check_matrix("points", points), dtype=np.float64)
@@ -130,7 +133,7 @@ def align_batches(
             f"{codes.dtype} of shape {codes.shape}",
         )
     codes = codes.astype(np.int64)
-    alignment = _learnt(places, codes, fit)
+    alignment = _estimated(places, codes, fit)
     return places - alignment.shifts[fit.batch[codes]], alignment
 
 
@@ -143,24 +146,31 @@ def align_cohort(
     *,
     numeric: Sequence[str] = (),
 ) -> tuple[Cohort, Alignment]:
-    """Return a cohort whose batches are moved onto each other as it is read; see `align_batches`.
+    """Return a cohort that subtracts the batch shifts from its cells whenever they are read; see `align_batches`.
 
     Parameters
     ----------
     cohort
         The cells.
     kept
-        Samples that take part, of which the others are values.
+        Indices of the samples to align; all other samples stay unchanged.
     batch, keep, anchors
-        As in `align_batches`, of the samples that take part.
+        As in `align_batches`, with values for the samples in ``kept``.
     numeric
         As in `check_batches`.
     """
     fit = check_batches(batch, keep, anchors, numeric=numeric)
     place = np.full(len(cohort.names), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
-    points, codes = _some_cells(cohort, place)
-    alignment = _learnt(points, codes, fit)
+    # Choose evenly spaced cells of the samples to align.
+    inside = np.flatnonzero(place[cohort.codes] >= 0)
+    rows = inside[np.linspace(0, inside.size - 1, min(MOST_CELLS, inside.size)).astype(np.int64)]
+    drawn, done = [], 0
+    for points, _ in cohort.chunks():
+        here = rows[np.searchsorted(rows, done) : np.searchsorted(rows, done + len(points))]
+        drawn.append(points[here - done])
+        done += len(points)
+    alignment = _estimated(np.concatenate(drawn).astype(np.float64), place[cohort.codes[rows]], fit)
     batches = np.full(len(cohort.names), -1, dtype=np.int16)
     batches[kept] = fit.batch
     return shifted_cohort(cohort, batches, alignment.shifts), alignment
@@ -173,14 +183,14 @@ def check_batches(
     *,
     numeric: Sequence[str] = (),
 ) -> _BatchDesign:
-    """Return what shifts are learnt from, or raise if batches cannot be told from what is kept.
+    """Return the design from which shifts are estimated, or raise if batches are confounded with ``keep``.
 
     Parameters
     ----------
     batch, keep, anchors
         As in `align_batches`.
     numeric
-        Names of what is kept that are numbers however few values they have.
+        Names of variables in ``keep`` that are numbers even if they have few distinct values.
     """
     codes, names = check_labels("batch", list(batch), len(list(batch)))
     if len(names) < 2:
@@ -193,40 +203,23 @@ def check_batches(
             raise InvalidInputError("an anchor sample in every batch", f"none in {listed(without)}")
         labels = [str(value) for value in anchors if not is_missing(value)]
         keep = {"anchors": labels} if len(set(labels)) > 1 else {}
-    columns = _kept_columns(keep, int(used.sum()), numeric)
+    columns = np.zeros((int(used.sum()), 0))  # covariates whose effects are kept, without the constant
+    if keep:
+        columns = covariates(design_of(keep, numeric=numeric).terms, len(columns))[:, 1:]
     fixed = np.hstack([np.full((len(columns), 1), 1 / np.sqrt(len(columns))), columns])
-    told = orthonormal(np.eye(len(names))[codes[used]], np.linalg.qr(fixed)[0]).shape[1]
-    if told < len(names) - 1:
+    rank = orthonormal(np.eye(len(names))[codes[used]], np.linalg.qr(fixed)[0]).shape[1]
+    if rank < len(names) - 1:
         raise InvalidInputError(
-            f"batches that can be told from {', '.join(map(quoted, keep))}",
-            f"{counted(len(names), 'batch')} of which {len(names) - 1 - told} cannot",
-            "no alignment can separate them: the same condition, or anchor samples, must be in several batches",
+            f"batches that can be separated from {', '.join(map(quoted, keep))}",
+            f"{counted(len(names), 'batch')}, {len(names) - 1 - rank} of them confounded",
+            "alignment requires that several batches contain the same condition, or anchor samples",
         )
     return _BatchDesign(codes, names, columns, used)
 
 
-def _kept_columns(keep: Mapping[str, Sequence[object]], n_samples: int, numeric: Sequence[str]) -> Float64:
-    """Return orthonormal columns of what is kept, without the mean, ``(n_samples, rank)``."""
-    if not keep:
-        return np.zeros((n_samples, 0))
-    return covariates(design_of(keep, numeric=numeric).terms, n_samples)[:, 1:]
-
-
-def _some_cells(cohort: Cohort, place: Int64) -> tuple[Float64, Int64]:
-    """Return evenly spaced cells of the samples that take part, and the sample of each."""
-    inside = np.flatnonzero(place[cohort.codes] >= 0)
-    rows = inside[np.linspace(0, inside.size - 1, min(MOST_CELLS, inside.size)).astype(np.int64)]
-    parts, done = [], 0
-    for points, _ in cohort.chunks():
-        here = rows[np.searchsorted(rows, done) : np.searchsorted(rows, done + len(points))]
-        parts.append(points[here - done])
-        done += len(points)
-    return np.concatenate(parts).astype(np.float64), place[cohort.codes[rows]]
-
-
-def _learnt(points: Float64, codes: Int64, fit: _BatchDesign) -> Alignment:
-    """Return the shifts of batches: from means of samples first, then within clusters of the points moved so far."""
-    # Here, because it takes a while to import.
+def _estimated(points: Float64, codes: Int64, fit: _BatchDesign) -> Alignment:
+    """Estimate the shifts of batches from sample means, then refine them within clusters of the shifted points."""
+    # Imported here, because the import takes a while.
     from sklearn.cluster import KMeans
 
     spread = float(np.sqrt(((points - points.mean(axis=0)) ** 2).sum(axis=1).mean()))
@@ -247,30 +240,30 @@ def _learnt(points: Float64, codes: Int64, fit: _BatchDesign) -> Alignment:
 
 
 def _shifts(points: Float64, samples: Int64, clusters: Int64, fit: _BatchDesign) -> Float64:
-    """Return what batches have in common within clusters, what is kept held fixed: weighted least squares of means.
+    """Return the shift of each batch by weighted least squares on sample means per cluster, adjusted for ``fit.kept``.
 
     Parameters
     ----------
     points
         ``(n_points, n_dimensions)``.
     samples, clusters
-        ``(n_points,)``: sample, counted among those that are learnt from, and cluster of each.
+        ``(n_points,)``: sample of each point, as an index into the used samples, and cluster of each point.
     fit
-        Batches, and what is kept.
+        Batches of the samples, and covariates whose effects are not removed.
     """
-    batch = np.eye(len(fit.names))[fit.batch[fit.used]][:, 1:]  # the first is where the others go
+    batch = np.eye(len(fit.names))[fit.batch[fit.used]][:, 1:]  # shifts are relative to the first batch
     squares, products = np.zeros((batch.shape[1],) * 2), np.zeros((batch.shape[1], points.shape[1]))
     for cluster in range(int(clusters.max()) + 1):
         here = clusters == cluster
         counts = np.bincount(samples[here], minlength=len(batch))
-        seen = counts > 0
+        present = counts > 0
         sums = np.zeros((len(batch), points.shape[1]))
         np.add.at(sums, samples[here], points[here])
-        weights = np.sqrt(counts[seen])[:, None]
-        means = sums[seen] / counts[seen][:, None] * weights
-        fixed = np.linalg.svd(np.hstack([np.ones_like(weights), fit.kept[seen]]) * weights, full_matrices=False)
+        weights = np.sqrt(counts[present])[:, None]
+        means = sums[present] / counts[present][:, None] * weights
+        fixed = np.linalg.svd(np.hstack([np.ones_like(weights), fit.kept[present]]) * weights, full_matrices=False)
         basis = fixed[0][:, fixed[1] > 1e-9 * fixed[1].max()]
-        own = batch[seen] * weights
+        own = batch[present] * weights
         own = own - basis @ (basis.T @ own)
         squares += own.T @ own
         products += own.T @ means

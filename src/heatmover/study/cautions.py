@@ -1,4 +1,4 @@
-"""Cautions and noise in words: what to know before one trusts a comparison, for studies and `heatmover doctor`."""
+"""Write cautions and sampling noise as sentences, for studies, reports and `heatmover doctor`; touches no files."""
 
 from __future__ import annotations
 
@@ -15,37 +15,27 @@ from heatmover.cohort import Cohort
 from heatmover.errors import Sentence, argument
 from heatmover.study.comparison import Comparison
 from heatmover.study.design_check import design_notes
-from heatmover.study.examination import answers
+from heatmover.study.examination import examine
 from heatmover.study.parameters import StudyParameters
 
-__all__ = [
-    "MOST_CELLS",
-    "NOISY",
-    "SMALL_SAMPLE",
-    "UNRELIABLE",
-    "CellLook",
-    "cell_cautions",
-    "look_at",
-    "named_floors",
-    "noise_sentences",
-    "pair_counts",
-    "table_cautions",
-    "unreliable",
-]
-
-# Halves that find each other less often than this say that single distances are mostly noise.
+# Below this split-half retrieval, individual distances are mostly noise.
 UNRELIABLE = 0.8
-# Numbers of cells that differ by less than this factor, as a logarithm, make no difference; above, a variable that goes
-# with them at this level is named.
+# Samples whose numbers of cells differ by less than the first value (logarithm of a factor) count as equally large. If
+# the numbers differ by more, a caution names every variable that is associated with the number of cells at a p-value of
+# at most the second value.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
+# Number of permutations, enough to reach the p-value ``CONFOUNDED``; more would take a second in a study of 600
+# samples.
+ENOUGH = 199
 NOISY = (
-    "Many halves of samples do not find their other half: which sample is the nearest is uncertain here, while groups "
-    "of samples may differ surely. More cells help, and so may standardising if features have different units."
+    "Individual nearest neighbors are unreliable here; group comparisons may still hold. More cells help, and "
+    "standardizing may help if features have different units."
 )
+RELIABLE = "Individual nearest neighbors are reliable here."
 
 
 def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return how far apart two equal samples would lie, of the smallest, the median and the largest number of cells."""
+    """Return the expected noise distance between identical samples of the smallest, median and largest size."""
     assert comparison.uncertainty is not None
     floors = {cells: comparison.noise_floor(cells) for cells in comparison.uncertainty.typical_sizes}
     names = {1: ["every sample"], 2: ["smallest sample", "largest sample"]}
@@ -56,76 +46,95 @@ def named_floors(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
+def floor_sentence(floors: Mapping[int, float]) -> str:
+    """Describe in one sentence how far apart sampling noise alone would put identical samples.
+
+    Parameters
+    ----------
+    floors
+        Distance for each number of cells; the sentence states the first one, with the others in parentheses.
+
+    Examples
+    --------
+    >>> floor_sentence({200: 0.49, 900: 0.21})
+    'Sampling noise alone would put two identical samples of 200 cells 0.49 apart (900 cells: 0.21).'
+    """
+    (cells, distance), *others = floors.items()
+    further = ", ".join(f"{counted(each, 'cell')}: {floor:.2g}" for each, floor in others)
+    return (
+        f"Sampling noise alone would put two identical samples of {counted(cells, 'cell')} {distance:.2g} apart"
+        f"{f' ({further})' if further else ''}."
+    )
+
+
 def pair_counts(comparison: Comparison) -> dict[str, Any] | None:
-    """Return how many pairs can be told apart, how many cannot, of how many; None without intervals."""
+    """Return the numbers of distinguishable and indistinguishable pairs of samples; None without intervals."""
     intervals = comparison.intervals
     if intervals is None:
         return None
-    pairs = intervals.told_apart[np.triu_indices(len(comparison.names), 1)]
-    told = int(pairs.sum())
+    pairs = intervals.distinguishable[np.triu_indices(len(comparison.names), 1)]
+    distinguishable = int(pairs.sum())
     return {
-        "told": told,
-        "alike": pairs.size - told,
+        "distinguishable": distinguishable,
+        "alike": pairs.size - distinguishable,
         "all": pairs.size,
         "confidence": f"{100 * intervals.confidence:g}",
     }
 
 
 def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
-    """Return how sure the distances are, in plain sentences with advice; nothing if noise was not assessed."""
+    """Describe the sampling noise of the distances in sentences, with advice; empty if noise was not assessed."""
     noise = comparison.uncertainty
     if noise is None:
         return ()
-    floors = named_floors(comparison)
-    listed = "; ".join(f"{floor['cells']:,} cells ({floor['name']}): {floor['distance']}" for floor in floors)
     median = float(np.median(comparison.distances[np.triu_indices(len(comparison.names), 1)]))
     kind = "corrected" if comparison.bias == "corrected" else "raw"
     sentences = [
-        f"By noise alone two samples of one distribution would lie so far apart: {listed}. The median {kind} distance "
-        f"here is {median:.2g}.",
+        floor_sentence({cells: comparison.noise_floor(cells) for cells in noise.typical_sizes}),
+        f"The median {kind} distance between samples is {median:.2g}.",
     ]
     if noise.retrieval is not None:
-        sentences.append(
-            f"Every sample was cut into two random halves: {100 * noise.retrieval:.0f} % of the halves are nearest to "
-            "their own other half, among those of all samples."
-        )
+        sentences.append(f"Split-half retrieval: {100 * noise.retrieval:.0f}%.")
     if noise.heterogeneity:
         sentences.append(noise.heterogeneity)
     pairs = pair_counts(comparison)
     if pairs is not None:
         sentences.append(
-            f"{pairs['told']:,} of {pairs['all']:,} pairs can be told apart: the {pairs['confidence']} % interval of "
-            f"their distance, each for itself, begins above zero{noise.by_luck}."
+            f"{pairs['distinguishable']:,} of {counted(pairs['all'], 'pair')} of samples are distinguishable: the "
+            f"pointwise {pairs['confidence']}% confidence interval of their distance excludes zero{noise.by_luck}."
         )
     if noise.retrieval is not None:
-        sentences.append(NOISY if unreliable(comparison) else "Most samples find themselves again: nothing to mend.")
+        sentences.append(NOISY if unreliable(comparison) else RELIABLE)
     return tuple(sentences)
 
 
 def unreliable(comparison: Comparison) -> bool:
-    """Return whether halves of samples find each other too rarely."""
+    """Return whether split-half retrieval is too low to rely on individual distances."""
     noise = comparison.uncertainty
     return noise is not None and noise.retrieval is not None and noise.retrieval < UNRELIABLE
 
 
-# So many cells tell the spread of features and the share of copies.
+# Number of cells from which the variance of features and the share of duplicates are estimated.
 MOST_CELLS = 20_000
 SMALL_SAMPLE = 30
-# A raw measurement whose spread is so many times that of the others has another unit, or counts for all of them.
+# A raw feature probably has another unit if its standard deviation exceeds the median over the other features by this
+# factor.
 UNEQUAL_SPREAD = 10.0
-# A raw measurement with more than this share of the variance decides the neighbors nearly alone: the area of
-# glomeruli in pixels has 57 % of that of 14 features, of which most have less than a millionth.
+# A raw feature with more than this share of the total variance determines the nearest neighbors almost alone. Example:
+# the area of glomeruli in pixels has 57% of the variance of 14 features, most of which have less than a millionth of
+# the variance.
 DOMINANT = 0.5
-# Cytometers count light up to 10^3 or more; logarithms and their relatives do not reach so far.
+# Raw intensities of a cytometer reach 10^3 or more; after a logarithm or a similar transform, values are smaller.
 LINEAR_VALUES = 100.0
 MANY_COPIES, MANY_DIMENSIONS = 0.05, 60
-# By their names, variables of samples: if they vary within what is called a sample, this is several.
+# Columns named like sample metadata. If such a column varies within a sample, several samples were probably merged into
+# one.
 OF_SAMPLES = re.compile(r"condition|treat|stim|visit|time ?_?point|dose|disease|respon|sample|specimen|library")
 SAMPLES = re.compile(r"^sample|sample(_?id|_?name)?$|specimen|library")
 
 
 class CellLook(NamedTuple):
-    """Figures of some cells: variance, largest value and constancy of each feature, and how many are copies.
+    """Summary of cells: variance and largest value of each feature, constant features, number and share of duplicates.
 
     Examples
     --------
@@ -142,20 +151,21 @@ class CellLook(NamedTuple):
 
 
 def look_at(points: npt.NDArray[Any], copies: Int64 | None = None) -> CellLook:
-    """Return the figures of cells.
+    """Return summary statistics of cells.
 
     Parameters
     ----------
     points
         ``(n_cells, n_dimensions)``.
     copies
-        ``(n_cells,)``: how many cells each row stands for, if all rows differ. None: one each, some may be equal.
+        ``(n_cells,)``: number of cells that each row represents; the rows must be distinct. None: each row is one cell,
+        and rows may repeat.
     """
     if copies is None:
         points, copies = np.unique(points, axis=0, return_counts=True)
     values, n_cells = points.astype(np.float64), int(copies.sum())
     largest, constant = values.max(axis=0), values.min(axis=0) == values.max(axis=0)
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond the largest float nothing can be said
+    with np.errstate(over="ignore", invalid="ignore"):  # on overflow the variance is not finite, which callers check
         mean = np.average(values, axis=0, weights=copies)
         variance = np.average((values - mean) ** 2, axis=0, weights=copies)
     variance[constant] = 0.0
@@ -173,7 +183,7 @@ def table_cautions(
     adjust: Collection[str],
     bias: str,
 ) -> Iterator[str]:
-    """Yield what the variables of the samples and the numbers of their cells say of a study.
+    """Yield cautions about the sample metadata and the numbers of cells.
 
     Parameters
     ----------
@@ -182,44 +192,46 @@ def table_cautions(
     chosen
         Variables to examine, the most important first.
     sizes
-        Cells of each sample that are compared, ``(n_samples,)``.
+        Number of compared cells of each sample, ``(n_samples,)``.
     asked
-        How variables are read and tested.
+        Parameters of the study, which determine how variables are read and tested.
     blocks
-        What ties samples together, by name.
+        Block variables, such as the patient: values ``(n_samples,)`` by name.
     adjust
         Names of covariates.
     bias
-        Of the distances, as in `StudyParameters`.
+        Whether the distances are corrected or raw, as in `StudyParameters`.
     """
     readings = {"numeric": asked.numeric, "categorical": asked.categorical}
     yield from design_notes(table, chosen, blocks=blocks, adjust=adjust, **readings)
     logarithms = np.log(sizes.astype(np.float64))
     if logarithms.max() - logarithms.min() < UNEQUAL:
         return
-    # Few cells alone make a sample look far from all others, so that a difference may be one of numbers.
+    # Small samples look distant from all others, so groups that differ in cell numbers may seem to differ.
     apart = np.abs(np.subtract.outer(logarithms, logarithms))
     columns = {name: table[name].tolist() for name in chosen}
     read = [name for name in asked.numeric if name in columns]
-    end = "the correction of distances allows for it"
+    end = "The distances are corrected for the number of cells."
     if bias != "corrected":
-        end = f"few cells alone make distances large; {argument('bias', 'corrected')} makes up for it"
-    for variable, p_value in answers(apart, columns, blocks=blocks, numeric=read, **asked.tests).items():
-        if p_value <= CONFOUNDED:
-            yield Sentence(f"The number of cells goes with {quoted(variable)} (p = {p_value:.2g}): {end}.")
+        end = f"Small samples look artificially distant; {argument('bias', 'corrected')} corrects for this."
+    tests = asked.tests | {"n_permutations": min(asked.n_permutations, ENOUGH)}
+    for finding in examine(apart, columns, blocks=blocks, numeric=read, **tests):
+        if finding.answer is not None and finding.answer.p_value <= CONFOUNDED:
+            p = f"p = {finding.answer.p_value:.2g}"
+            yield Sentence(f"The number of cells is associated with {quoted(finding.variable)} ({p}). {end}")
 
 
 def cell_cautions(cohort: Cohort, kept: Intp, asked: StudyParameters, look: CellLook | None) -> Iterator[str]:
-    """Yield what the cells of a cohort and its columns say of a study.
+    """Yield cautions about the cells and the columns of a cohort.
 
     Parameters
     ----------
     cohort, kept
-        As it was read, and which of its samples are compared.
+        The cohort, and the indices of the compared samples.
     asked
-        What is asked for.
+        Parameters of the study.
     look
-        At cells that are compared; None if nobody looked.
+        Summary of the compared cells; None if it was not computed.
     """
     yield from _mixed(cohort, asked)
     if look is not None:
@@ -228,43 +240,43 @@ def cell_cautions(cohort: Cohort, kept: Intp, asked: StudyParameters, look: Cell
     timed = [name for name in cohort.features if name.lower() == "time"]
     if timed:
         yield Sentence(
-            f"{quoted(timed[0])} tells when a cell was measured, not what it is: name the other features in "
+            f"{quoted(timed[0])} is the time of measurement, not a property of the cell: name the other features in "
             f"{argument('representation')}."
         )
     small = int((cohort.sizes[kept] < SMALL_SAMPLE).sum())
     if small and asked.bias == "raw" and asked.equal_cells is False:
         yield Sentence(
             f"{counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE} cells and will look "
-            f"far from all others by chance: {argument('bias', 'corrected')} removes that, "
-            f"{argument('equal_cells', True)} draws equally many, {argument('min_cells', SMALL_SAMPLE)} leaves them "
+            f"artificially distant: {argument('bias', 'corrected')} removes this bias, {argument('equal_cells', True)} "
+            f"draws equally many cells from every sample, {argument('min_cells', SMALL_SAMPLE)} leaves small samples "
             "out."
         )
     if look is not None and look.copied > MANY_COPIES:
-        yield f"{look.copied:.0%} of the cells are copies of another and share its node. Were rows or files read twice?"
+        yield f"{look.copied:.0%} of the cells are duplicates and share a node. Were rows or files read twice?"
     if cohort.n_dimensions > MANY_DIMENSIONS:
         yield Sentence(
-            f"{cohort.n_dimensions:,} dimensions are mostly noise to a neighbour search: "
-            f"{argument('n_components', 50)} reduces them."
+            f"A neighbor search in {cohort.n_dimensions:,} dimensions is dominated by noise: "
+            f"{argument('n_components', 50)} reduces the number of dimensions."
         )
 
 
 def _mixed(cohort: Cohort, asked: StudyParameters) -> Iterator[str]:
-    """Yield columns that vary within samples though their names say that they describe samples."""
+    """Yield a caution if columns with names of sample metadata vary within samples."""
     mixed = [name for name in cohort.varying if OF_SAMPLES.search(name.lower()) and name != asked.cells]
     if mixed:
         finer = next((name for name in mixed if SAMPLES.search(name.lower())), None)
         key = argument("sample_key") if finer is None else argument("sample_key", finer)
         yield Sentence(
-            f"{listed(mixed, most=3)} {verb(len(mixed), 'differs', 'differ')} between cells of one "
-            f"{quoted(cohort.samples.index.name)}, as nothing does that is known of a whole sample: perhaps "
-            + (f"{key} should name a finer column." if finer is None else f"{key}.")
+            f"{listed(mixed, most=3)} {verb(len(mixed), 'differs', 'differ')} between cells of the same "
+            f"{quoted(cohort.samples.index.name)}, although sample metadata should be constant within a sample. "
+            + (f"Perhaps {key} should name a finer column." if finer is None else f"Perhaps use {key}.")
         )
 
 
 def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
-    """Yield raw features that spread far more widely than the others, or that decide the neighbors alone.
+    """Yield a caution if the variance of some raw features dominates the neighbor search.
 
-    Principal components and the like are ordered by their variance: the first has most of it by design.
+    Principal components are exempt, because the first ones have most of the variance by design.
     """
     raw = getattr(cohort.reader.base, "representation", "X") == "X" and cohort.projection.mean is None
     deviations = np.sqrt(look.variance)
@@ -278,29 +290,31 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
     usual = float(np.median(others[others > 0]))
     wide = [i for i in order.tolist() if deviations[i] >= UNEQUAL_SPREAD * usual]
     if wide:
-        told = ", ".join(f"{quoted(cohort.features[i])} {deviations[i] / usual:,.0f} times" for i in wide[:3])
+        shown = ", ".join(f"{quoted(cohort.features[i])} ({deviations[i] / usual:,.0f}-fold)" for i in wide[:3])
         more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
         most = f" {first} alone has {percent(share)} of the variance." if alone else ""
         yield Sentence(
-            f"Features spread unequally, perhaps in different units: {told}{more} as widely as most others, which "
-            f"hardly count for which cells are near.{most} {standardize} lets all count alike."
+            f"Features have very different scales, perhaps different units: the standard "
+            f"{verb(len(wide), 'deviation', 'deviations')} of {shown}{more} {verb(len(wide), 'exceeds', 'exceed')} the "
+            f"median of the other features, which hardly affect the neighbors.{most} {standardize} gives all features "
+            "equal weight."
         )
     elif alone:
         yield Sentence(
-            f"{first} has {percent(share)} of the variance and decides nearly alone which cells are near: "
-            f"{standardize} lets all features count alike."
+            f"{first} has {percent(share)} of the variance and alone nearly determines the neighbors. {standardize} "
+            "gives all features equal weight."
         )
 
 
 def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
-    """Yield that channels of a cytometer are as they were counted."""
+    """Yield a caution if fluorescence channels of a cytometer are not transformed."""
     reader, measured = cohort.reader.base, cohort.measured
     if not measured or measured["cofactor"] is not None or measured["transform"] is not None:
         return
     bright = [name not in reader.linear for name in reader.features]
     if cohort.projection.mean is None and (look.largest[bright] >= LINEAR_VALUES).any():
         yield Sentence(
-            "The channels are linear, and a few bright cells decide which cells are near: "
+            "The channels are linear, so a few bright cells dominate the distances: "
             f"{argument('transform', 'logicle')}, or {argument('transform', 'arcsinh')} with "
             f"{argument('cofactor', 150)} for flow and {argument('cofactor', 5)} for mass cytometry."
         )

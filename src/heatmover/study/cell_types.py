@@ -1,4 +1,4 @@
-"""Types of cells: annotated or by clusters, their shares in samples, and which differ between two groups of samples."""
+"""Annotate or cluster cells, and contrast cell types between groups; for studies, `tl` and users. Touches no files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ from threadpoolctl import threadpool_limits
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64, Int32, Int64
-from heatmover._base.validation import (
-    LabelNames,
-    as_array,
-    check_integer,
-    check_random_state,
-    check_threads,
-    import_extra,
-)
+from heatmover._base.validation import as_array, check_integer, check_random_state, check_threads, import_extra
 from heatmover._base.words import counted, find, quoted, verb
-from heatmover.attribution.cell_types import CellTypes, TypedCells, contrast_types
+from heatmover.attribution import CellTypes, Drivers
+from heatmover.attribution.cell_types import TypedCells, check_features, contrast_types, find_drivers
 from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
-from heatmover.attribution.drivers import Drivers, check_features, find_drivers
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
@@ -36,39 +29,24 @@ from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach
 from heatmover.study.comparison import Comparison
-from heatmover.study.examination import label, out_of_reach
+from heatmover.study.examination import known_values, label, out_of_reach
 from heatmover.study.parameters import StudyParameters
 
-__all__ = [
-    "Annotation",
-    "CellContrast",
-    "CellType",
-    "SampleComposition",
-    "annotate",
-    "check_reference",
-    "cluster_cells",
-    "cluster_note",
-    "clusters_wanted",
-    "contrast_cells",
-    "shares_of",
-]
-
-
-# Of the types called different one in ten may be false, as everywhere in explanations.
+# A cell type is reported as different at this false discovery rate, as in all explanations.
 LEVEL = 0.1
-# More are not cell types but names of cells, or measurements.
+# A column with more than this number of distinct values contains names of cells or measurements, not cell types.
 MOST_TYPES = 1_000
 UNKNOWN = "not annotated"
-# Shares whose ratio is below this are called the same if they do not surely differ.
+# Two shares with a ratio below this value are described as about the same, unless they differ significantly.
 ALIKE = 1.25
-# Variables with more groups are not searched for a name like the one that was not found.
+# An error message suggests group names only of variables with at most this number of groups.
 MOST_GROUPS = 20
-# Types that are told of in a sentence; tables have all.
-TOLD = 3
+# Largest number of cell types that a sentence names; tables list all cell types.
+NAMED = 3
 
 
 class Annotation(NamedTuple):
-    """The type of each cell: ``name`` of the column, ``codes`` ``(n_cells,)`` into ``types``."""
+    """The type of each cell: ``name`` of the column, and ``codes`` ``(n_cells,)`` as indices into ``types``."""
 
     name: str
     codes: Int32
@@ -76,16 +54,17 @@ class Annotation(NamedTuple):
 
 
 class CellMasses(NamedTuple):
-    """Samples as masses of their cells, for which the points of the graph stand.
+    """Masses of the samples on cells, and the graph point that approximates each cell.
 
     Attributes
     ----------
     masses
-        ``(n_samples, n_cells)``; a column may also hold all cells of one type at one point of the graph.
+        ``(n_samples, n_cells)``: mass of each cell in each sample. A column may also combine all cells of one type at
+        one point of the graph.
     nodes
-        ``(n_cells,)``: the point of the graph that stands for each.
+        ``(n_cells,)``: index of the graph point that approximates the cells of each column.
     counts
-        ``(n_cells,)``: how many cells a column holds; None for one each.
+        ``(n_cells,)``: number of cells in each column; None if each column is one cell.
     """
 
     masses: sp.csr_array
@@ -96,34 +75,35 @@ class CellMasses(NamedTuple):
 @final
 @dataclass(frozen=True)
 class CellType:
-    """What is known of one cell type.
+    """Abundance and state of one cell type in two groups.
 
     Attributes
     ----------
     name
-        Of the cell type.
+        Name of the cell type.
     cells
-        How many there are, in all samples.
+        Number of cells of this type, summed over all samples.
     contribution, share
-        What it adds to the distance between the means of the groups, and as a share of that. The shares of all types
-        sum to 1. A share below zero: its cells changed against what is around them.
+        Contribution of the type to the distance between the group means: in the unit of the distances, and as a share
+        of the distance. The shares of all types sum to 1. A negative share means that the type changed against the
+        overall trend.
     abundance, state
-        The two parts of the contribution: how many cells there are, relative to the average cell, and in what state.
+        The two terms whose sum is the contribution. Abundance is relative to the average cell.
     in_group, in_reference
-        Mean share of the cells of a sample.
+        Share of this type among the cells of a sample, averaged over the samples of the group and of the reference.
     score, log_ratio, abundance_p, abundance_q, state_p, state_q
-        As in `heatmover.attribution.CellTypes`, whose ``scores`` and ``log_ratios`` these are.
+        Test results of this type, as in `heatmover.attribution.CellTypes`.
 
     Examples
     --------
-    >>> found = CellType(
+    >>> cell_type = CellType(
     ...     "B", 120, 0.02, 0.4, 0.018, 0.002, 0.1, 0.05, score=3.1, log_ratio=0.7,
     ...     abundance_p=0.002, abundance_q=0.01, state_p=0.3, state_q=0.5,
     ... )
-    >>> found.direction, round(found.ratio, 2), found.moved
+    >>> cell_type.direction, round(cell_type.ratio, 2), cell_type.moved
     ('more', 2.0, False)
-    >>> print(found)
-    'B': 2 times as many (10 % against 5 % of the cells); 40 % of the distance
+    >>> print(cell_type)
+    'B': 2 times as many (10% vs. 5% of cells); 40% of the distance
     """
 
     name: str
@@ -143,69 +123,74 @@ class CellType:
 
     @property
     def direction(self) -> Literal["more", "less", ""]:
-        """Whether the group surely has more or less of it, with a tenth of such findings false; else empty."""
+        """Return the direction of a significant change in abundance (false discovery rate 10%); empty without one."""
         if self.abundance_q > LEVEL or self.score == 0:
             return ""
         return "more" if self.score > 0 else "less"
 
     @property
     def moved(self) -> bool:
-        """Whether its cells are surely in another state, with a tenth of such findings false."""
+        """Return whether cell state differs significantly between the groups (false discovery rate 10%)."""
         return self.state_q <= LEVEL
 
     @property
     def ratio(self) -> float:
-        """Share of the cells in the group over that in the reference; infinite if the reference has none."""
+        """Return the share in the group divided by the share in the reference; infinite if the latter is zero."""
         return self.in_group / self.in_reference if self.in_reference > 0 else float("inf")
 
     def number_words(self) -> str:
-        """Return what is known of its number, in words that agree with the shares."""
+        """Describe the change in abundance, such as "2 times as many (10% vs. 5% of cells)"."""
         if not self.in_group or not self.in_reference:
             where = "only in the group" if self.in_group else "only in the reference"
-            return where if self.direction else f"{where}, which may be chance"
+            return where if self.direction else f"{where}, not significant"
         if self.direction:
-            return f"{_times(self.ratio)} times as many"
-        return "about the same share" if abs(np.log(self.ratio)) <= np.log(ALIKE) else "no sure change of number"
+            # Two digits, but three digits near 1, where two would hide the change.
+            digits = 3 if 0.9 < self.ratio < 1.1 else 2
+            return f"{self.ratio:.{digits}g} times as many"
+        alike = abs(np.log(self.ratio)) <= np.log(ALIKE)
+        return "about the same share" if alike else "no significant change in abundance"
 
     def words(self) -> str:
-        """Return what is known of its number and its state."""
-        shares = " against ".join(_shares(self.in_group, self.in_reference)) + " of the cells"
-        state = (", and in another state" if self.direction else ", other state") if self.moved else ""
+        """Describe the changes in abundance and in state."""
+        shares = " vs. ".join(_shares(self.in_group, self.in_reference)) + " of cells"
+        state = ", different state" if self.moved else ""
         return f"{self.number_words()} ({shares}){state}"
 
     def __str__(self) -> str:
-        return f"{quoted(self.name)}: {self.words()}; {100 * self.share:.0f} % of the distance"
+        return f"{quoted(self.name)}: {self.words()}; {100 * self.share:.0f}% of the distance"
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class CellContrast:
-    """Which cell types differ between two groups of samples; ``print`` it. `study_cohort` makes one.
+    """Differences in cell types between two groups of samples; part of a `Study`. ``print`` shows a description.
 
     Attributes
     ----------
     annotation, variable
-        Names of the annotation of cells and of the variable of samples.
+        Names of the annotation of cells and of the column of sample metadata.
     group, reference
         Names of the groups.
     n_samples
-        Independent samples in each: blocks, if samples of a block are of one group.
+        Number of independent samples in each group. Blocks are counted instead of samples if all samples of a block are
+        in one group.
     blocks
-        How blocks counted, as in `Finding`.
+        How blocks restrict the permutations, as in `Finding`.
     distance
-        Between the mean of the group and the mean of the reference, in the unit of the distances.
+        Distance between the mean of the group and the mean of the reference, in the unit of the distances.
     types
-        The cell types, those that add most to the distance first.
+        The cell types, largest contribution to the distance first.
     n_permutations
-        Permutations of the samples that were tried.
+        Number of permutations of the samples.
     drivers
-        Which features differ within each type, if features were given; types in the same order.
+        Features that differ within each cell type, in the order of ``types``; None if no features were given.
     stable
-        Types whose ratios to each other did not change, against which numbers were compared; empty if too few are known
-        to be stable, so that shares alone decided.
+        Reference types for changes in abundance: types whose ratios to each other did not change. If too few types are
+        stable, this is empty, and abundances are compared as shares.
     no_calls
-        Why no type and no feature is called different, in sentences: the study holds covariates fixed and these tests
-        do not, or so few samples cannot reach a p-value of 0.05. All q-values are 1 then. Else empty.
+        Reason, in sentences, why no type and no feature can be significant: either the study adjusts for covariates,
+        for which these tests cannot adjust, or there are too few samples to reach a p-value of 0.05. All q-values are
+        then 1. Empty if types can be significant.
 
     Examples
     --------
@@ -213,10 +198,10 @@ class CellContrast:
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=6.0)
     >>> branch = [f"branch {int(b)}" for b in data.coordinates[:, 0]]
     >>> comparison = hm.compare(data.points, data.labels)
-    >>> found = contrast_cells(comparison, annotate("branch", branch, 720), data.annotations["condition"])
-    >>> print(found)
-    Of the distance between 'case' and 'control', ... % is how many cells there are and ... % is their state...
-    >>> round(sum(cell_type.share for cell_type in found.types), 6)
+    >>> contrast = contrast_cells(comparison, annotate("branch", branch, 720), data.annotations["condition"])
+    >>> print(contrast)
+    Abundance accounts for ...% of the distance between 'case' and 'control', cell state for ...%...
+    >>> round(sum(cell_type.share for cell_type in contrast.types), 6)
     1.0
     """
 
@@ -235,59 +220,58 @@ class CellContrast:
 
     @property
     def different(self) -> tuple[CellType, ...]:
-        """The types that surely differ in number or in state, those that add most to the distance first."""
+        """Return the types that differ significantly in abundance or state, largest contributions first."""
         return tuple(cell_type for cell_type in self.types if cell_type.direction or cell_type.moved)
 
     @property
     def abundance(self) -> float:
-        """What numbers of cells add to the distance; with `state` it is the distance."""
+        """Return the contribution of abundance to the distance; the contribution of state is the remainder."""
         return math.fsum(cell_type.abundance for cell_type in self.types)
 
     @property
     def state(self) -> float:
-        """What states of cells add to the distance."""
+        """Return the contribution of cell state to the distance."""
         return math.fsum(cell_type.state for cell_type in self.types)
 
     def describe(self) -> str:
-        """Return what was found in plain sentences."""
+        """Describe the contrast in plain sentences."""
         group = quoted(self.group)
-        # These are no group's name but what `set_up` calls the rest.
+        # "all others" is not the name of a group: `set_up` uses these words for all other groups combined.
         reference = self.reference if self.reference == "all others" else quoted(self.reference)
         if self.distance == 0:
-            return f"The means of {group} and {reference} are the same."
+            return f"The means of {group} and {reference} are identical."
         number = round(100 * min(max(self.abundance / self.distance, 0.0), 1.0))
         parts = (
-            f"Of the distance between {group} and {reference}, {number} % is how many cells there are and "
-            f"{100 - number} % is their state"
+            f"Abundance accounts for {number}% of the distance between {group} and {reference}, cell state for "
+            f"{100 - number}%."
         )
         different = self.different
         if not different:
             most = self.types[0]
-            adds = f"{quoted(most.name)} adds most ({100 * most.share:.0f} %)."
-            if self.no_calls:
-                return f"{parts}; {adds} {self.no_calls}"
-            return f"{parts}; no cell type in {quoted(self.annotation)} surely differs, {adds}"
-        told = ". ".join(str(cell_type) for cell_type in different[:TOLD])
-        rest = len(different) - TOLD
+            adds = f"{quoted(most.name)} contributes most ({100 * most.share:.0f}%)."
+            none = self.no_calls or f"No cell type in {quoted(self.annotation)} differs significantly."
+            return f"{parts} {adds} {none}"
+        named = ". ".join(str(cell_type) for cell_type in different[:NAMED])
+        rest = len(different) - NAMED
         more = (
             f" {rest} more of {counted(len(self.types), 'type')} {verb(rest, 'differs', 'differ')}." if rest > 0 else ""
         )
-        return f"{parts}. {told}.{more}{self._frame()}"
-
-    def _frame(self) -> str:
-        """Return what numbers were compared with, where it matters."""
-        if self.stable or not any(cell_type.direction for cell_type in self.types):
-            return ""
-        return " No types are known to be stable: numbers are shares, and a type that grows makes others shrink."
+        frame = ""
+        if not self.stable and any(cell_type.direction for cell_type in different):
+            frame = (
+                " No reference types could be identified, so abundances are shares of all cells: if one type grows, "
+                "the shares of the others shrink."
+            )
+        return f"{parts} {named}.{more}{frame}"
 
     def table(self) -> Any:
-        """Return a pandas DataFrame with one row for each type, those that add most to the distance first."""
+        """Return a pandas DataFrame with one row for each type, largest contribution to the distance first."""
         pandas = import_extra("pandas", package="pandas", extra="cohort")
         index = pandas.Index([cell_type.name for cell_type in self.types], dtype=object, name="cell_type")
         return pandas.DataFrame(self.rows(), index=index)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the numbers of each type by name, without its name."""
+        """Return one dictionary for each type: all attributes except the name, by attribute name."""
         columns = [name for name in CellType.__dataclass_fields__ if name != "name"]
         return [
             {name: getattr(cell_type, name) for name in columns}
@@ -296,7 +280,7 @@ class CellContrast:
         ]
 
     def plain(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON."""
+        """Return all attributes as plain values for JSON."""
         named = ("annotation", "variable", "group", "reference", "n_samples", "blocks", "distance", "n_permutations")
         types = [{"name": cell_type.name} | row for cell_type, row in zip(self.types, self.rows(), strict=True)]
         sums = {
@@ -319,28 +303,38 @@ class CellContrast:
 
 
 def annotate(name: str, values: Any, n_cells: int) -> Annotation:
-    """Return the type of each cell; cells without one are a type of their own, ``"not annotated"``.
+    """Make an annotation from the type of each cell; cells without a type get the type ``"not annotated"``.
 
     Parameters
     ----------
     name
-        Of the annotation.
+        Name of the annotation.
     values
-        ``(n_cells,)``: words, numbers or categories; or codes with -1 for none, and names, as in `Cohort.annotation`.
+        ``(n_cells,)``: words, numbers or categories. Or a tuple (codes, names) as returned by `Cohort.annotation`,
+        where the code -1 means missing.
     n_cells
-        How many there must be.
+        Expected number of cells.
 
     Examples
     --------
     >>> annotate("type", ["B", "T", None], 3).types
     ('B', 'T', 'not annotated')
     """
-    codes, types = values if isinstance(values, tuple) else encode([_column(values)])
+    if isinstance(values, tuple):
+        codes, types = values
+    else:
+        column = values if hasattr(values, "dtype") else np.asarray(list(values), dtype=object)
+        if isinstance(column, np.ma.MaskedArray):
+            column = as_array("cells", column)
+        if np.ndim(column) != 1:
+            raise InvalidInputError("cells: one type for each cell", f"an array of shape {np.shape(column)}")
+        codes, types = encode([column])
     if codes.size != n_cells:
         raise InvalidInputError(
             f"cells: one type for each of the {counted(n_cells, 'point')} of the graph",
             f"{codes.size}",
-            "with landmarks these are the points; comparison.landmarks.assign(points) tells that of each cell",
+            "with landmarks, the points are the landmarks; comparison.landmarks.assign(points) returns the landmark of "
+            "each cell",
         )
     if (codes < 0).any():
         unknown = UNKNOWN if UNKNOWN not in types else f"{UNKNOWN} (missing)"
@@ -353,17 +347,8 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
     return Annotation(name, codes, types)
 
 
-def _column(values: Any) -> Any:
-    column = values if hasattr(values, "dtype") else np.asarray(list(values), dtype=object)
-    if isinstance(column, np.ma.MaskedArray):
-        column = as_array("cells", column)
-    if np.ndim(column) != 1:
-        raise InvalidInputError("cells: one type for each cell", f"an array of shape {np.shape(column)}")
-    return column
-
-
 def check_reference(reference: str, variables: Mapping[str, Sequence[Any]]) -> str:
-    """Return the first variable that has a group of this name, or raise with the nearest name of a group.
+    """Return the first variable with a group of this name, or raise an error that suggests a similar group name.
 
     Parameters
     ----------
@@ -377,15 +362,12 @@ def check_reference(reference: str, variables: Mapping[str, Sequence[Any]]) -> s
     >>> check_reference("ctrl", {"sex": ["f", "m"], "condition": ["ctrl", "stim"]})
     'condition'
     """
-    groups = {
-        name: {label(value) for value in values if not is_missing(value)} for name, values in variables.items()
-    }  # fmt: skip
-    variable = next((name for name, labels in groups.items() if reference in labels), None)
-    if variable is None:
-        every = sorted({one for labels in groups.values() if len(labels) <= MOST_GROUPS for one in labels})
-        find(reference, every, f"{argument('reference')} to be a group of a variable that is examined")
-        raise InvalidInputError(f"{argument('reference')} to be a group", quoted(reference))
-    return variable
+    groups = {name: {label(value) for value in known_values(values)[1]} for name, values in variables.items()}
+    for name, labels in groups.items():
+        if reference in labels:
+            return name
+    every = sorted({one for labels in groups.values() if len(labels) <= MOST_GROUPS for one in labels})
+    return find(reference, every, f"{argument('reference')} to be a group of a variable that is examined")
 
 
 def contrast_cells(
@@ -404,35 +386,38 @@ def contrast_cells(
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> CellContrast:
-    """Find the cell types that differ between two groups of samples, and what each adds to their distance.
+    """Find the cell types that differ between two groups of samples, and the contribution of each to the distance.
 
-    Shares of types in samples are exact, also where a landmark stands for cells of several types: a cell counts for its
-    own type, with the value that the witness of the distance has at its landmark.
+    The share of each type in each sample is exact, even if a landmark approximates cells of several types. The
+    contribution of a cell is added to its own type, with the value of the witness at its landmark.
 
     Parameters
     ----------
     comparison
-        From `compare`.
+        Comparison from `compare`.
     annotation
-        From `annotate`: the type of each cell, or of each point of the graph if ``cells`` is not given.
+        Annotation from `annotate`: the type of each cell, or of each point of the graph if ``cells`` is not given.
     groups
-        ``(n_samples,)``; samples without one do not take part. May be an ordered pandas category.
+        ``(n_samples,)``: group of each sample; samples with a missing value are left out. May be an ordered pandas
+        category.
     variable
-        What the groups are called.
+        Name of the variable that holds the groups.
     group, reference
-        Names. By default the reference is the group that is called so (control, healthy, untreated ...), else the first
-        of an ordered category, and the group is the other one, or the largest of several; without such a hint the first
-        by name of two groups is compared with the other, or the largest of more with all others.
+        Names of the two groups. By default, the reference is the group with a name such as control, healthy or
+        untreated, else the first group of an ordered category. The group is then the largest other group. Without such
+        a reference, the first of two groups by name is compared with the second; with more groups, the largest is
+        compared with all others combined.
     blocks
-        ``(n_samples,)``: what ties samples together. If every block is of one group, its samples are averaged, else
-        samples are compared within their block.
+        ``(n_samples,)``: block of each sample, such as the patient. If all samples of every block are in one group,
+        they are averaged; otherwise samples are compared within blocks.
     cells
-        The cells for which landmarks stand.
+        Cells of the samples and the landmark of each; None if the points of the graph are the cells.
     features, feature_names
-        ``(n_cells, n_features)``, dense or sparse, such as markers or genes, and their names: which of them differ
-        within each type. One row for each cell of the annotation.
+        ``(n_cells, n_features)``, dense or sparse: values of markers or genes, one row for each cell of the annotation,
+        and their names. They are tested for differences within each type.
     unadjusted
-        Names of covariates that the study holds fixed. These tests do not, so that nothing is called different.
+        Names of covariates for which the study adjusts, but for which these tests cannot adjust. If any are given, no
+        type is reported as different.
     n_permutations, random_state
         As in `explain_groups`.
 
@@ -445,21 +430,15 @@ def contrast_cells(
     CellContrast(case against control, 5 types of branch)
     """
     given = (None, ()) if features is None else check_features(features, feature_names, annotation.codes.size)
-    values = list(groups)
-    known = [i for i, value in enumerate(values) if not is_missing(value)]
-    if not known:
-        raise InvalidInputError("samples in at least two groups", "no sample with a group")
-    labels = [label(values[i]) for i in known]
-    group, reference = choose_groups(
-        Counter(labels), group=group, reference=reference, first=first_of_order(groups)
-    )  # fmt: skip
-    tied = _tied(blocks, known)
     rng = check_random_state(random_state)
-    design = set_up(
-        labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations, rng=rng
-    )  # fmt: skip
+    known, design = two_groups(
+        groups, group=group, reference=reference, blocks=blocks, n_permutations=n_permutations, rng=rng
+    )
     rows = sp.csr_array(comparison.measures.masses)[known]
-    own = _typed(comparison, annotation, rows, None if cells is None else cells.masses[known], cells, known)
+    codes, sizes = annotation.codes.astype(np.int64), comparison.sizes[known].astype(np.float64)
+    nodes, masses = (np.arange(rows.shape[1]), rows) if cells is None else (cells.nodes, cells.masses[known])
+    counts = np.ones(codes.size, dtype=np.int64) if cells is None or cells.counts is None else cells.counts
+    own = TypedCells(annotation.types, codes, nodes, masses, counts, sizes)
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
     result = contrast_types(comparison.model, design, own, witness, rng)
@@ -478,40 +457,48 @@ def contrast_cells(
     )  # fmt: skip
 
 
+def two_groups(
+    groups: Sequence[Any],
+    *,
+    group: str | None = None,
+    reference: str | None = None,
+    blocks: Mapping[str, Sequence[Any]] | Sequence[Any] | None = None,
+    n_permutations: int = 999,
+    rng: np.random.Generator | None = None,
+) -> tuple[list[int], TwoGroups]:
+    """Return the indices of the samples that have a group, and the two groups that they form; see `contrast_cells`.
+
+    Examples
+    --------
+    >>> known, design = two_groups(["stim", "ctrl", "stim", "ctrl", None], n_permutations=1)
+    >>> known, design.names
+    ([0, 1, 2, 3], ('stim', 'ctrl'))
+    """
+    values = list(groups)
+    known = [i for i, value in enumerate(values) if not is_missing(value)]
+    if not known:
+        raise InvalidInputError("samples in at least two groups", "no sample with a group")
+    labels = [label(values[i]) for i in known]
+    group, reference = choose_groups(Counter(labels), group=group, reference=reference, first=first_of_order(groups))
+    if isinstance(blocks, Mapping):
+        tied: Any = {name: [ties[i] for i in known] for name, ties in blocks.items()}
+    else:
+        tied = None if blocks is None else [blocks[i] for i in known]
+    return known, set_up(
+        labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations,
+        rng=np.random.default_rng(0) if rng is None else rng,
+    )  # fmt: skip
+
+
 def _no_calls(design: TwoGroups, unadjusted: Sequence[str]) -> str:
-    """Return why nothing may be called different, or nothing."""
+    """Return the reason why no type can be significant, or an empty text."""
     reasons = []
     if unadjusted:
         names = " and ".join(map(quoted, unadjusted))
         reasons.append(f"The tests of cell types are not adjusted for {names}.")
     if not within_reach(design.smallest_p):
         reasons.append(f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}.")
-    return " ".join([*reasons, "No cell type and no feature is called different."]) if reasons else ""
-
-
-def _tied(blocks: Any | None, known: list[int]) -> Any | None:
-    """Return the blocks of samples with a group as text; of several variables by name."""
-    if blocks is None:
-        return None
-    if isinstance(blocks, Mapping):
-        return {name: _tied(labels, known) for name, labels in blocks.items()}
-    return LabelNames("blocks").add_all(blocks[i] for i in known)
-
-
-def _typed(
-    comparison: Comparison,
-    annotation: Annotation,
-    rows: sp.csr_array,
-    own: sp.csr_array | None,
-    cells: CellMasses | None,
-    known: Sequence[int],
-) -> TypedCells:
-    """Return the cells of the samples by type."""
-    codes = annotation.codes.astype(np.int64)
-    each = np.ones(codes.size, dtype=np.int64) if cells is None or cells.counts is None else cells.counts
-    nodes = np.arange(rows.shape[1]) if cells is None else cells.nodes
-    sizes = comparison.sizes[list(known)].astype(np.float64)
-    return TypedCells(annotation.types, codes, nodes, rows if own is None else own, each, sizes)
+    return " ".join([*reasons, "No cell type or feature is called significant."]) if reasons else ""
 
 
 def _types(result: CellTypes) -> list[CellType]:
@@ -528,33 +515,30 @@ def _types(result: CellTypes) -> list[CellType]:
 
 
 def _shares(first: float, second: float) -> tuple[str, str]:
-    """Return two shares in per cent, with as many digits as tell them apart, but no more than three."""
+    """Return two shares as percentages, with up to three digits if fewer would not distinguish them."""
     for digits in (2, 3):
-        texts = tuple(f"{100 * share:.{digits}g} %" if share < 0.995 else "100 %" for share in (first, second))
+        texts = tuple(f"{100 * share:.{digits}g}%" if share < 0.995 else "100%" for share in (first, second))
         if texts[0] != texts[1] or first == second:
             break
     return texts[0], texts[1]
 
 
-def _times(ratio: float) -> str:
-    """Return a ratio to two digits, to three near one, where they matter."""
-    return f"{ratio:.3g}" if 0.9 < ratio < 1.1 else f"{ratio:.2g}"
-
-
-# How many clusters "auto" makes: enough to part the main types of a panel, few enough to read.
+# Number of clusters for "auto": enough to separate the main cell types of a marker panel, few enough for a readable
+# table.
 CLUSTERS = 10
-# Cells that k-means looks at: seconds for any cohort, and 2,000 for each of ten clusters.
-CELLS_LOOKED_AT = 20_000
+# Number of cells for k-means, which then takes seconds for any cohort. Ten clusters have 2,000 cells each on average.
+KMEANS_CELLS = 20_000
 STARTS, MOST_MOVES = 5, 100
-# A cluster is named by the features in which its center is this many standard deviations from the mean of all cells.
+# A cluster is named by the features in which its center deviates most from the mean of all cells. Smallest deviation,
+# in standard deviations; largest number of features; and largest length of a feature name.
 DISTINCT, MOST_NAMED, LONGEST = 0.5, 3, 24
 
 
 def clusters_wanted(cohort: Cohort, parameters: StudyParameters) -> int | None:
-    """Return how many clusters stand for cell types, or None if there are to be none."""
+    """Return the number of clusters to use as cell types; None if no clusters are requested."""
     if parameters.clusters is not None:
         return parameters.clusters
-    # A column may have this name.
+    # A column named "auto" takes precedence.
     return CLUSTERS if parameters.cells == "auto" and "auto" not in cohort.varying else None
 
 
@@ -566,30 +550,31 @@ def cluster_cells(
     n_jobs: int | None = None,
     progress: Progress = SILENT,
 ) -> Annotation:
-    r"""Put the cells of a cohort into clusters, by k-means on the features that the distances use.
+    r"""Cluster the cells of a cohort by k-means on the features that the distances use.
 
-    The centers are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples; then every cell
-    goes to its nearest, in blocks. Nothing of the samples' variables is looked at, so that tests of the clusters keep
-    their level. The result does not depend on blocks or threads.
+    The centers are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples. Every cell is
+    then assigned to its nearest center, in blocks. Sample metadata are not used, so tests of the clusters have the
+    correct false-positive rate. The result does not depend on blocks or threads.
 
     Parameters
     ----------
     cohort
-        From `heatmover.read_cohort`.
+        Cohort from `heatmover.read_cohort`.
     n_clusters
-        How many; at least two.
+        Number of clusters, at least two.
     random_state
-        Seed of the cells drawn and of the starts.
+        Seed of the draw of cells and of k-means++.
     n_jobs
-        Threads; None for all cores.
+        Number of threads; None for all cores.
     progress
-        Told of the stage "cluster cells".
+        Receives the stage "cluster cells".
 
     Returns
     -------
     Annotation
-        Named ``"cluster"``; the largest cluster is ``cluster 1``. A name goes on with up to three features of which the
-        cluster has more (+) or less (-) than all cells, the most distinct first; not if the features are components.
+        Annotation named ``"cluster"``; the largest cluster is ``cluster 1``. Unless the features are components, the
+        name of a cluster lists up to three features that are higher (+) or lower (-) in the cluster than in all cells,
+        the largest difference first.
 
     Examples
     --------
@@ -604,14 +589,20 @@ def cluster_cells(
     n_clusters = check_integer("clusters", n_clusters, minimum=2)
     threads = check_threads(n_jobs)
     progress.stage("cluster cells", cohort.n_cells)
-    drawn = np.asarray(draw_cells(cohort, CELLS_LOOKED_AT, random_state)[0], dtype=np.float64)
+    drawn = np.asarray(draw_cells(cohort, KMEANS_CELLS, random_state).points, dtype=np.float64)
     different = len(np.unique(drawn, axis=0))
     if different < n_clusters:
         raise InvalidInputError(
             f"{argument('clusters')} of at most {different}, the number of different cells", str(n_clusters)
         )
-    centers = _centers(drawn, n_clusters, random_state)
-    search, codes = CenterSearch.for_many(centers, cohort.n_cells), np.empty(cohort.n_cells, dtype=np.int32)
+    # Imported here, because the import takes a while.
+    from sklearn.cluster import KMeans
+
+    random = np.random.RandomState(np.random.PCG64(random_state))
+    with threadpool_limits(1):  # more threads would change the order of sums
+        clusters = KMeans(n_clusters, n_init=STARTS, max_iter=MOST_MOVES, tol=0, random_state=random).fit(drawn)
+    centers = np.asarray(clusters.cluster_centers_)
+    search, codes = CenterSearch(centers), np.empty(cohort.n_cells, dtype=np.int32)
     done = 0
     for block, _ in cohort.chunks():
         codes[done : done + len(block)] = search.nearest(block, threads)[0]
@@ -621,70 +612,46 @@ def cluster_cells(
     order = np.lexsort((*centers.T[::-1], -sizes))
     place = np.empty(n_clusters, dtype=np.int32)
     place[order] = np.arange(n_clusters, dtype=np.int32)
-    names = _names(cohort, centers[order], drawn)
+    names = _cluster_names(cohort, centers[order], drawn)
     return annotate("cluster", (place[codes], names), cohort.n_cells)
 
 
-def _centers(points: Float64, n_clusters: int, seed: int) -> Float64:
-    """Return the centers of the best of several runs of k-means; on one thread, so that sums are always the same."""
-    # Here, because it takes a while to import.
-    from sklearn.cluster import KMeans
-
-    random = np.random.RandomState(np.random.PCG64(seed))
-    with threadpool_limits(1):
-        clusters = KMeans(n_clusters, n_init=STARTS, max_iter=MOST_MOVES, tol=0, random_state=random).fit(points)
-    return np.asarray(clusters.cluster_centers_)
-
-
-def _names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:
-    numbers = [f"cluster {number}" for number in range(1, len(centers) + 1)]
-    if not _measured(cohort):
-        return tuple(numbers)
+def _cluster_names(cohort: Cohort, centers: Float64, drawn: Float64) -> tuple[str, ...]:
+    """Return names of the clusters: their numbers and, if features are measurements, their most distinct features."""
+    numbers = tuple(f"cluster {number}" for number in range(1, len(centers) + 1))
+    if cohort.projection.components is not None or getattr(cohort.reader.base, "representation", "X") != "X":
+        return numbers  # names of components would not describe a cluster
     spread = drawn.std(axis=0)
     scores = (centers - drawn.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return tuple(f"{number}{_distinct(cohort.features, row)}" for number, row in zip(numbers, scores, strict=True))
-
-
-def _measured(cohort: Cohort) -> bool:
-    """Tell whether features are measurements with names, not components without a meaning of their own."""
-    return cohort.projection.components is None and getattr(cohort.reader.base, "representation", "X") == "X"
-
-
-def _distinct(features: tuple[str, ...], scores: Float64) -> str:
-    order = [int(i) for i in np.argsort(-np.abs(scores), kind="stable")[:MOST_NAMED] if abs(scores[i]) >= DISTINCT]
-    signs = [f"{features[i][:LONGEST]}{'+' if scores[i] > 0 else '-'}" for i in order]
-    return f": {' '.join(signs)}" if signs else ""
-
-
-def cluster_note(annotation: Annotation) -> str:
-    """Return what a reader should know of clusters that stand for cell types."""
-    return (
-        f"Nobody annotated the cells: k-means put them into {counted(len(annotation.types), 'cluster')}, whose names "
-        "tell in which features they have more (+) or less (-) than all cells."
-    )
+    names = []
+    for number, row in zip(numbers, scores, strict=True):
+        order = [i for i in np.argsort(-np.abs(row), kind="stable")[:MOST_NAMED].tolist() if abs(row[i]) >= DISTINCT]
+        signs = [f"{cohort.features[i][:LONGEST]}{'+' if row[i] > 0 else '-'}" for i in order]
+        names.append(f"{number}: {' '.join(signs)}" if signs else number)
+    return tuple(names)
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class SampleComposition(ReadOnlyArrays):
-    """Shares of cell types in samples; a study with ``cells`` has one.
+    """Shares of cell types in samples; part of a `Study` with ``cells``.
 
     Attributes
     ----------
     annotation
         Name of the annotation of cells.
     types
-        Names of the cell types, the commonest first: by their mean share over samples, then by name.
+        Names of the cell types, sorted by decreasing mean share over samples, then by name.
     shares
-        ``(n_samples, n_types)``; every row sums to 1.
+        ``(n_samples, n_types)``: share of each type in each sample; every row sums to 1.
 
     Examples
     --------
     >>> import numpy as np
-    >>> found = SampleComposition("type", ("T", "B", "NK"), np.array([[0.6, 0.3, 0.1], [0.7, 0.1, 0.2]]))
-    >>> found.largest(1).types
+    >>> shares = SampleComposition("type", ("T", "B", "NK"), np.array([[0.6, 0.3, 0.1], [0.7, 0.1, 0.2]]))
+    >>> shares.largest(1).types
     ('T', 'other (2 types)')
-    >>> found.largest(1).shares
+    >>> shares.largest(1).shares
     array([[0.6, 0.4],
            [0.7, 0.3]])
     """
@@ -694,12 +661,12 @@ class SampleComposition(ReadOnlyArrays):
     shares: Float64
 
     def largest(self, most: int = 10) -> SampleComposition:
-        """Return the commonest types, and all others as one if there are more.
+        """Return the composition by the most common types, with all other types combined into one.
 
         Parameters
         ----------
         most
-            How many types keep their names; one more is kept rather than called other by itself.
+            Number of types to keep. If only one further type exists, it is kept too.
         """
         count = check_integer("most", most, minimum=1)
         if len(self.types) <= count + 1:
@@ -716,14 +683,14 @@ class SampleComposition(ReadOnlyArrays):
 
 
 def shares_of(annotation: Annotation, masses: sp.csr_array) -> SampleComposition:
-    """Return the composition of samples.
+    """Return the cell-type composition of samples.
 
     Parameters
     ----------
     annotation
-        The type of each cell, or point; from `heatmover.study.annotate`.
+        Type of each cell, or point, from `heatmover.study.annotate`.
     masses
-        ``(n_samples, n_cells)``: how much of each cell every sample has.
+        ``(n_samples, n_cells)``: mass of each cell in each sample.
 
     Examples
     --------
@@ -738,7 +705,7 @@ def shares_of(annotation: Annotation, masses: sp.csr_array) -> SampleComposition
     membership = sp.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)), shape=(codes.size, n_types))
     sums = np.asarray((masses @ membership).toarray(), dtype=np.float64)
     shares = sums / sums.sum(axis=1, keepdims=True)
-    # Rounded, so that the order of cells in a file does not decide between equals.
+    # Round the means, so that the order of equally common types does not depend on the order of cells in the file.
     mean = shares.mean(axis=0).round(12)
     order = sorted(range(n_types), key=lambda code: (-mean[code], annotation.types[code]))
     return SampleComposition(annotation.name, tuple(annotation.types[code] for code in order), shares[:, order])

@@ -1,9 +1,10 @@
-"""`compare`: one call from points and labels to the distances between samples, in real units if these are asked for."""
+"""Compute the distances between samples from points and labels; for users and all front ends, writes CSV on request."""
 
 from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -20,13 +21,15 @@ from sklearn.base import clone
 from heatmover._base.handed import handed
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.types import Bool, Float64, FloatArray, Int64, Intp
+from heatmover._base.types import Bool, Float64, FloatArray, Int64
 from heatmover._base.validation import (
     LabelNames,
     as_array,
+    check_at_most,
     check_integer,
     check_matrix,
     check_option,
+    check_random_state,
     check_threads,
     import_extra,
     in_order,
@@ -43,188 +46,179 @@ from heatmover.cohort.draw import (
 )
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
+from heatmover.graphs.centers import ITERATIONS, draw_by_mass
+from heatmover.graphs.distinct import distinct_points, gather_masses
+from heatmover.graphs.landmarks import find_landmarks
 from heatmover.measures import Measures, is_missing, measures_from_labels, measures_from_weights
 from heatmover.statistics.manifold import classical_scaling
+from heatmover.statistics.metrics import spearman
 from heatmover.statistics.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
-from heatmover.study.landmarking import LandmarkAgreement, landmark_agreement, place_landmarks
-from heatmover.study.parameters import BIASES, UNITS, Units
+from heatmover.study.parameters import BIASES, UNITS, Units, check_landmarks
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 
-__all__ = [
-    "Comparison",
-    "Intervals",
-    "Separation",
-    "calibrated",
-    "check_all_pairs",
-    "check_enough_samples",
-    "check_model",
-    "check_units",
-    "compare",
-    "compare_embedded",
-    "fit_samples",
-    "in_units",
-]
-
-# As many as `calibrate` takes by default; of few samples all pairs.
+# Number of points above which landmarks are used, and number of landmarks. On flow cytometry (15 samples, 2 shared
+# cores), a comparison of 50,000 points took 9 s, and of 150,000 points 60 s and 0.9 GB. With 4,000 landmarks, a
+# comparison took 5 s, plus 2 s to measure the agreement of the landmarks.
+LANDMARKS_ABOVE = 100_000
+LANDMARKS = 4_000
+# Smallest number of points per sample to measure the agreement of landmarks. With fewer points, distances are mostly
+# sampling noise.
+LEAST_PER_SAMPLE = 50
+# Largest number of sample pairs whose exact distance is computed, the default of `calibrate`.
 PAIRS = 64
+# Largest number of samples for which the distances of all pairs are computed; the distances then take 3 GB.
+MOST_SAMPLES = 20_000
+NEAREST_INSTEAD = (
+    "in Python, embed them with DiffusionEMD(graph).fit_transform and call hm.nearest for the nearest of each"
+)
+# Masses of the points of a sample are equal, up to rounding, if they differ by less than this relative amount.
+ALIKE = 1e-9
+# Number of columns to sort at a time; sorting all columns would copy a large embedding.
+COLUMNS_AT_ONCE = 4_096
+
+Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
 
 
 def check_units(units: object) -> None:
-    """Raise unless these are units, or None; or if the package is missing that solves pairs exactly."""
+    """Raise if ``units`` is invalid, or if units are requested but the exact solver (POT) is not installed."""
     if units is not None:
         check_option("units", units, UNITS)
-        # What POT loads may greet on standard output, where the results of a command are.
+        # Packages that POT imports may print to standard output, which is reserved for the results of a command.
         with redirect_stdout(io.StringIO()):
             import_extra("ot", package="POT", extra="exact")
 
 
 def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
-    """Return how many pairs to solve exactly, or raise if samples have too few pairs for units.
+    """Return the number of pairs whose exact distance is computed, or raise if there are too few samples for units.
 
     Parameters
     ----------
     n_samples
-        To compare.
+        Number of samples to compare.
     n_scales
-        Of the model, if it is known: each needs two pairs.
+        Number of scales of the model; each scale needs two pairs. 1 if the number is not yet known.
     """
     fewest, n_pairs = max(FEWEST, 2 * n_scales), n_samples * (n_samples - 1) // 2
     if n_pairs < fewest:
         least = next(m for m in range(2, 2 * fewest) if m * (m - 1) // 2 >= fewest)
         raise InvalidInputError(
-            f"at least {counted(least, 'sample')} for {argument('units')}, which come from "
-            f"{counted(fewest, 'exact pair')} or more",
+            f"at least {counted(least, 'sample')} for {argument('units')}, which need at least "
+            f"{counted(fewest, 'exact pair')}",
             f"{n_samples}",
             f"leave {argument('units')} out",
         )
     return min(PAIRS, n_pairs)
 
 
-def calibrated(
-    model: DiffusionEMD,
-    measures: Measures,
-    points: Any,
-    units: Literal["euclidean", "geodesic"],
-    *,
-    random_state: int | None,
-    progress: Progress,
-) -> Calibration:
-    """Return the calibration of a fitted model, or raise if its graph has no lengths.
-
-    Parameters
-    ----------
-    model
-        Fitted.
-    measures
-        The samples.
-    points
-        ``(n_points, n_dimensions)``: of the nodes that the measures are over, landmarks or cells; a `Graph` has none.
-    units, random_state, progress
-        As in `heatmover.compare`; the stage is "calibrate units".
-    """
-    if isinstance(points, Graph):
-        raise InvalidInputError(
-            f"points for {argument('units', units)}, which come from distances between them",
-            "a Graph, which knows affinities only",
-            "give the points, or call hm.calibrate with costs",
-        )
-    n_pairs = check_enough_samples(len(measures), model.n_scales_)
-    if units == "geodesic":
-        _check_connected(model.graph_)
-    return calibrate(
-        model, measures, points, ground=units, n_pairs=n_pairs, random_state=random_state, n_jobs=model.n_jobs,
-        progress=progress,
-    )  # fmt: skip
-
-
-def _check_connected(graph: Graph) -> None:
-    n_components = int(connected_components(graph.node_affinity, directed=False)[0])
-    if n_components > 1:
-        raise InvalidInputError(
-            f"a connected graph for {argument('units', 'geodesic')}: no path leads from one component to another",
-            counted(n_components, "component"),
-            f"raise {argument('n_neighbors')}, remove outliers, or use {argument('units', 'euclidean')}",
-        )
-
-
-# Their distances take 3 GB; with more samples one wants the nearest, not all pairs.
-MOST_SAMPLES = 20_000
-NEAREST_INSTEAD = (
-    "in Python, embed them with DiffusionEMD(graph).fit_transform and ask hm.nearest for the nearest of each"
-)
-# Masses of the points of a sample that differ by less are rounded ones.
-ALIKE = 1e-9
-# Columns sorted at a time, so that a copy of a large embedding is never needed.
-COLUMNS_AT_ONCE = 4_096
-
-Groups = Sequence[object] | npt.NDArray[Any] | Mapping[str, object]
-
-
 class Intervals(NamedTuple):
-    """Intervals of all distances: what infinitely many cells would show lies between, for each pair by itself.
+    """Confidence intervals of all distances, pointwise for each pair.
 
     Attributes
     ----------
     lower, upper
-        ``(n_samples, n_samples)``.
-    told_apart
-        ``(n_samples, n_samples)``: whether a pair differs by more than noise, False on the diagonal.
+        ``(n_samples, n_samples)``: bounds of the interval of each distance.
+    distinguishable
+        ``(n_samples, n_samples)``: whether a pair is distinguishable, False on the diagonal.
     confidence
-        How sure each is, such as 0.95.
+        Level of each interval, such as 0.95.
 
     Examples
     --------
     >>> import heatmover as hm
     >>> data = hm.datasets.gaussians(6, points_per_measure=40)
-    >>> found = hm.compare(data.points, data.labels, n_neighbors=10, n_bootstrap=50).intervals
-    >>> bool((found.lower <= found.upper).all()), found.confidence
+    >>> intervals = hm.compare(data.points, data.labels, n_neighbors=10, n_bootstrap=50).intervals
+    >>> bool((intervals.lower <= intervals.upper).all()), intervals.confidence
     (True, 0.95)
     """
 
     lower: Float64
     upper: Float64
-    told_apart: Bool
+    distinguishable: Bool
     confidence: float
+
+
+@final
+@dataclass(frozen=True)
+class LandmarkAgreement:
+    """Agreement between distances through landmarks and distances on a graph over points; ``print`` shows it.
+
+    Attributes
+    ----------
+    spearman
+        Rank correlation between the two kinds of distances: computed for the distances of each sample to all others,
+        then averaged over samples (`metrics.spearman`). NaN for two samples, because a single distance has no rank.
+    unexplained
+        Mean squared distance of a point from its landmark, divided by the variance of the points.
+    n_points, n_samples
+        Number of points and number of samples that were compared.
+    n_landmarks
+        Number of landmarks.
+
+    Examples
+    --------
+    >>> print(LandmarkAgreement(spearman=0.987, unexplained=0.04, n_points=10000, n_samples=48, n_landmarks=2000))
+    Spearman 0.987 between distances of 48 samples on a graph over 2,000 landmarks and on a graph over 10,000 points
+    """
+
+    spearman: float
+    unexplained: float
+    n_points: int
+    n_samples: int
+    n_landmarks: int
+
+    def describe(self) -> str:
+        """Describe the agreement in a few words."""
+        agreement = f"Spearman {self.spearman:.3f} with distances on {counted(self.n_points, 'point')}"
+        return f"approximated by {counted(self.n_landmarks, 'landmark')}, {agreement}"
+
+    def __str__(self) -> str:
+        return (
+            f"Spearman {self.spearman:.3f} between distances of {counted(self.n_samples, 'sample')} on a graph over "
+            f"{counted(self.n_landmarks, 'landmark')} and on a graph over {counted(self.n_points, 'point')}"
+        )
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(ReadOnlyArrays):
-    """Distances between samples, with everything they were made from; `compare` makes one.
+    """Distances between samples, with embedding, graph and model; `compare` returns one.
 
     Attributes
     ----------
     names
-        Name of each sample, in the order of all rows and columns below.
+        Name of each sample; all rows and columns below are in this order.
     sizes
         ``(n_samples,)``: number of points of each sample.
     distances
         ``(n_samples, n_samples)``, float64, symmetric, zero on the diagonal. Without ``calibration`` the unit is
-        arbitrary: compare distances with each other.
+        arbitrary, so that only ratios of distances are meaningful.
     embedding
-        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples, but for the
-        increasing curve of ``calibration``, if there is one.
+        ``(n_samples, n_features)``: the L1 distance between two rows is the distance between the samples. With
+        ``calibration``, an increasing curve additionally converts L1 distances to ``distances``.
     graph
         The graph over the points, or over the landmarks.
     model
-        The fitted `DiffusionEMD`: it embeds further samples, and its attributes explain what it chose.
+        The fitted `DiffusionEMD`, which can embed further samples; the attributes of the model state its scales and
+        weights.
     landmarks, landmark_agreement
-        The landmarks that stood for the points, and what they cost as measured; None where there were none.
+        The landmarks that approximate the points, and their agreement with the points; None without landmarks.
     bias
-        ``"raw"``: distances as they are. ``"corrected"``: distances and embedding without the noise of few cells.
+        ``"raw"``: distances are not corrected. ``"corrected"``: small-sample bias was removed from distances and
+        embedding.
     uncertainty
-        Noise of the samples, if it was asked for, in the unit of the embedding; `intervals` and `noise_floor` have that
-        of the distances.
+        Sampling noise in the unit of the embedding, or None if it was not assessed. `intervals` and `noise_floor` are
+        in the unit of the distances.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.
     drawn
-        Which cells were drawn, if equally many of every sample were; None if all take part.
+        The draw of equally many cells from every sample; None if all cells are used.
     calibration
-        What gives the distances their unit, if one was asked for: exact pairs, errors, and a curve.
+        Conversion of the distances to real units, with the exactly solved pairs, the errors and the curve; None without
+        units.
 
     Examples
     --------
@@ -256,28 +250,32 @@ class Comparison(ReadOnlyArrays):
 
     @property
     def intervals(self) -> Intervals | None:
-        """Of every distance, in the unit of the distances; None unless replicates were asked for."""
+        """Return the interval of every distance, in the unit of the distances; None without bootstrap replicates."""
         noise = self.uncertainty
         if noise is None or noise.lower is None or noise.upper is None:
             return None
-        return Intervals(self._in_units(noise.lower), self._in_units(noise.upper), noise.told_apart, noise.confidence)
+        return Intervals(
+            self._in_units(noise.lower), self._in_units(noise.upper), noise.distinguishable, noise.confidence
+        )
 
     def noise_floor(self, n_cells: float, other: float | None = None) -> float:
-        """Return the expected distance between two samples of one distribution, in the unit of the distances.
+        """Return the expected distance between two samples from one distribution, due to sampling noise alone.
 
         Parameters
         ----------
         n_cells, other
-            Cells of the two samples; as many in both if only one number is given.
+            Numbers of cells of the two samples; ``other`` defaults to ``n_cells``.
         """
         if self.uncertainty is None:
             raise InvalidInputError(
-                "noise that was assessed", "none", f"compare with {argument('n_bootstrap', 200)} or bias='corrected'"
+                "a comparison with sampling noise",
+                "none was assessed",
+                f"compare with {argument('n_bootstrap', 200)} or bias='corrected'",
             )
         return float(self._in_units(np.array(self.uncertainty.noise_floor(n_cells, other))))
 
     def unit_factor(self, distance: float) -> float:
-        """Return what turns contributions to an L1 distance of the embedding into the unit of the distances."""
+        """Return the factor that converts contributions to a distance in the embedding to the unit of ``distances``."""
         if self.calibration is None or not distance > 0:
             return 1.0
         return float(self._in_units(np.array(distance))) / distance
@@ -287,30 +285,30 @@ class Comparison(ReadOnlyArrays):
 
     @property
     def test_distances(self) -> Float64:
-        """``(n_samples, n_samples)``: those for permutation tests; corrected ones have equal noise in all samples."""
+        """Return the distances for permutation tests, ``(n_samples, n_samples)``; if corrected, with equal noise."""
         corrected = self.bias == "corrected" and self.uncertainty is not None
         return self.uncertainty.test_distances if corrected else self.distances  # type: ignore[union-attr]
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What the graph looks like to the heat, and advice; computed at the first request."""
+        """Return the diagnosis of the graph, with advice; it is computed at the first access."""
         return self.graph.diagnose(steps=2**self.model.max_scale_)
 
     @cached_property
     def scale_shares(self) -> Float64:
-        """``(n_scales,)``: the share of the mean distance between samples that each scale makes, finest first."""
+        """Return the contribution of each scale to the mean distance, ``(n_scales,)``, finest first."""
         edges = np.cumsum([0, *self.model.n_regions_])
         sums = np.array([_sum_of_distances(self.embedding[:, low:high]) for low, high in pairwise(edges)])
         return sums / (sums.sum() or 1.0)
 
     @property
     def max_scale_reason(self) -> str:
-        """Why the largest scale is the largest."""
+        """Return the reason why the model chose its largest scale."""
         calibration = self.calibration
         return (
             self.model.max_scale_reason_
             if calibration is None
-            else f"it fits the {counted(len(calibration.pairs), 'exact pair')} best"
+            else f"this value fits the {counted(len(calibration.pairs), 'exact pair')} best"
         )
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
@@ -319,19 +317,20 @@ class Comparison(ReadOnlyArrays):
         Parameters
         ----------
         k
-            How many; at most ``n_samples - 1``, because a sample is not its own neighbor.
+            Number of neighbors, at most ``n_samples - 1``, because a sample is not its own neighbor.
 
         Returns
         -------
         distances : ndarray of shape (n_samples, k)
-            Ascending in each row.
+            Distances to the nearest samples, ascending in each row.
         indices : ndarray of shape (n_samples, k)
-            Into ``names``. Of equal distances the smaller index comes first.
+            Indices of the nearest samples in ``names``. Among equal distances, the smaller index comes first.
         """
-        k = self._check_count("k", k)
+        n_samples = len(self.names)
+        k = check_at_most("k", k, n_samples - 1, f"there are {counted(n_samples, 'sample')}")
         candidates = self.distances.copy()
         np.fill_diagonal(candidates, np.inf)
-        # The first of the nearest needs no sorting, which of thousands of samples takes long.
+        # For k = 1, skip sorting, which takes long for thousands of samples.
         order = candidates.argmin(axis=1)[:, None] if k == 1 else np.argsort(candidates, axis=1, kind="stable")
         indices = order[:, :k]
         return np.take_along_axis(candidates, indices, axis=1), indices
@@ -339,8 +338,8 @@ class Comparison(ReadOnlyArrays):
     def coordinates(self, n: int = 2) -> Float64:
         """Return a map of the samples: classical multidimensional scaling of the distances.
 
-        The axes are centered at zero and ordered by how much of the variation they show; of the two possible
-        directions of an axis, the one in which its largest coordinate is positive.
+        The axes are centered at zero and sorted by decreasing variance. The sign of each axis is chosen so that its
+        largest coordinate is positive.
 
         Parameters
         ----------
@@ -350,75 +349,82 @@ class Comparison(ReadOnlyArrays):
         Returns
         -------
         ndarray of shape (n_samples, n)
-            In the unit of the distances; an axis that the distances do not need is zero.
+            Coordinates in the unit of the distances; axes without variance are zero.
         """
-        return classical_scaling(self.distances, self._check_count("n", n))[0]
+        n_samples = len(self.names)
+        n = check_at_most("n", n, n_samples - 1, f"there are {counted(n_samples, 'sample')}")
+        return classical_scaling(self.distances, n)[0]
 
     def separation(self, groups: Groups) -> Separation:
-        """Return how well a grouping of the samples explains the distances.
+        """Describe how well a grouping of the samples explains the distances.
 
-        It describes, it does not test: with few samples a difference may well be chance.
+        This is not a test: with few samples, a difference may well arise by chance.
 
         Parameters
         ----------
         groups
-            ``(n_samples,)``: the group of each sample in the order of ``names``, or a mapping (or pandas Series)
-            from names to groups. There must be two groups, and one of them must have two samples.
+            ``(n_samples,)``: the group of each sample in the order of ``names``, or a mapping (or pandas Series) from
+            names to groups. There must be at least two groups, and at least one group must have two or more samples.
         """
-        codes, _ = self._check_groups(groups)
+        values = as_array("groups", in_order(groups, self.names, "groups"), dtype=object)
+        missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
+        if missing:
+            raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
+        codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)[1]
         return separate(self.distances, codes)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the distances as CSV, names in the first row and the first column.
+        """Write the distances as CSV, with names in the first row and the first column.
 
-        The numbers are written with all digits. A name that a spreadsheet would take for a formula has an apostrophe
-        before it, which `heatmover.study.tables.plain_text` takes away. The file appears complete or not at all.
+        Numbers are written with all digits. An apostrophe is written before a name that a spreadsheet would read as a
+        formula; `heatmover.study.tables.plain_text` removes the apostrophe. The file is written atomically.
 
         Parameters
         ----------
         path
-            Where to; a file that is there already is replaced.
+            Path of the file; an existing file is replaced.
         """
         rows = ([name, *row.tolist()] for name, row in zip(self.names, self.distances, strict=True))
         write_table(path, ["sample", *self.names], rows)
 
     def intervals_to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the interval of every distance as CSV: each pair once, with all digits.
+        """Write the confidence interval of every distance as CSV: one row for each pair, with all digits.
 
-        The columns are sample, other, distance, lower, upper, told_apart (true or false). Names as in `to_csv`.
+        The columns are named sample, other, distance, lower, upper and distinguishable (true or false). Names are
+        written as in `to_csv`.
 
         Parameters
         ----------
         path
-            Where to; a file that is there already is replaced.
+            Path of the file; an existing file is replaced.
         """
         intervals = self.intervals
         if intervals is None:
             raise InvalidInputError("intervals", "none", f"compare with {argument('n_bootstrap', 200)}")
         first, second = np.triu_indices(len(self.names), 1)
         columns = [values[first, second].tolist() for values in (self.distances, intervals.lower, intervals.upper)]
-        apart = ["true" if told else "false" for told in intervals.told_apart[first, second].tolist()]
+        apart = ["true" if each else "false" for each in intervals.distinguishable[first, second].tolist()]
         names = ([self.names[i] for i in places] for places in (first.tolist(), second.tolist()))
-        header = ["sample", "other", "distance", "lower", "upper", "told_apart"]
+        header = ["sample", "other", "distance", "lower", "upper", "distinguishable"]
         write_table(path, header, zip(*names, *columns, apart, strict=True))
 
     def plot(self, groups: Groups | None = None, ax: Any = None) -> Any:
         """Draw the map of the samples; needs matplotlib (extra ``cohort``).
 
-        A thin line joins each sample with its nearest one, which the map, being flat, may show too far away.
+        A thin line joins each sample with its nearest sample, because two dimensions may show near samples far apart.
 
         Parameters
         ----------
         groups
-            Color and shape: the group of each sample, as in `separation`, grey where it is missing; or a number for
-            each, shown by a color bar.
+            Group of each sample, as in `separation`, shown by color and shape; samples without a group are gray. Or a
+            number for each sample, shown by color with a color bar.
         ax
-            Matplotlib axes to draw into; default new ones.
+            Matplotlib axes to draw into. None: new axes.
 
         Returns
         -------
         matplotlib.axes.Axes
-            With the map.
+            Axes with the map.
         """
         from heatmover.study.drawing.map import SampleMap, axis_labels
         from heatmover.study.drawing.style import new_axes, read_variable
@@ -440,30 +446,32 @@ class Comparison(ReadOnlyArrays):
         n_permutations: int = 999,
         random_state: int = 0,
     ) -> Any:
-        """Test variables of the samples and write a report: one HTML page that opens offline in any browser.
+        """Test sample metadata and write a report: one HTML page that opens offline in any browser.
 
-        It needs plotly and jinja2 (extra ``cohort``).
+        This method needs plotly and jinja2 (extra ``cohort``).
 
         Parameters
         ----------
         path
-            Where to; a file that is there already is replaced. The new one appears complete or not at all.
+            Path of the page; an existing file is replaced atomically.
         variables
-            Values ``(n_samples,)`` by name, in the order of ``names``: a mapping, or a DataFrame (by its index if that
-            holds the names). The most important first.
+            Values ``(n_samples,)`` by name, in the order of ``names``: a mapping, or a DataFrame (aligned by its index,
+            if the index holds the names). The most important variable comes first.
         blocks
-            What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs.
+            Block of each sample, ``(n_samples,)``: samples with equal values are dependent, such as samples of one
+            patient, batch or pair.
         cells
-            Type of each point of the graph, ``(n_points,)``: tell which types differ, see `heatmover.study_comparison`.
+            Cell type of each point of the graph, ``(n_points,)``, to find the cell types that differ; see
+            `heatmover.study_comparison`.
         title, extra_sections
-            Heading of the page, and further sections, see `heatmover.report.render`.
+            Heading of the page, and further sections; see `heatmover.report.render`.
         n_permutations, random_state
-            Permutations of every test and their seed.
+            Number of permutations of every test, and seed of the permutations.
 
         Returns
         -------
         heatmover.study.Study
-            What the report tells.
+            The study that the report shows.
         """
         return handed("report_comparison")(
             self, path, variables, blocks=blocks, cells=cells, title=title, extra_sections=extra_sections,
@@ -473,28 +481,12 @@ class Comparison(ReadOnlyArrays):
     def __repr__(self) -> str:
         low, high = self.sizes.min(), self.sizes.max()
         size = f"{low}" if low == high else f"{low} to {high}"
-        standing_in = "" if self.landmark_agreement is None else f"; {self.landmark_agreement.describe()}"
+        agreement = "" if self.landmark_agreement is None else f"; {self.landmark_agreement.describe()}"
         apart = self.distances[np.triu_indices(len(self.names), 1)]
         return (
             f"Comparison({counted(len(self.names), 'sample')} of {size} points; distances {apart.min():.3g} to "
-            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps{standing_in})"
+            f"{apart.max():.3g}; scales up to 2^{self.model.max_scale_} steps{agreement})"
         )
-
-    def _check_count(self, name: str, value: object) -> int:
-        count = check_integer(name, value, minimum=1)
-        most = len(self.names) - 1
-        if count > most:
-            raise InvalidInputError(f"{name} of at most {most}", f"{count} with {counted(most + 1, 'sample')}")
-        return count
-
-    def _check_groups(self, groups: Groups) -> tuple[Intp, tuple[str, ...]]:
-        """Return the group of each sample as an index, ``(n_samples,)``, and the names of the groups, sorted."""
-        values = as_array("groups", in_order(groups, self.names, "groups"), dtype=object)
-        missing = [name for name, value in zip(self.names, values, strict=True) if is_missing(value)]
-        if missing:
-            raise InvalidInputError("a group for every sample", f"none for {', '.join(map(repr, missing[:5]))}")
-        names, codes = np.unique(LabelNames("groups").add_all(values), return_inverse=True)
-        return codes, tuple(names.tolist())
 
 
 def compare(
@@ -512,51 +504,52 @@ def compare(
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare samples: from points and the sample each belongs to, to the distances between all samples.
+    """Compute the distances between all samples, from points and the sample of each point.
 
-    It joins the points to a graph, makes one measure per label, embeds the measures and measures their distances,
-    with the defaults of `Graph.from_points` and `DiffusionEMD`.
+    The points become the nodes of a nearest-neighbor graph, and each sample becomes a measure on the graph. The
+    measures are embedded and compared, with the defaults of `Graph.from_points` and `DiffusionEMD`.
 
     Parameters
     ----------
     points
-        ``(n_points, n_dimensions)``, finite; or a `Graph` over the points, if it is to be made in another way.
+        ``(n_points, n_dimensions)``, finite; or a `Graph` over the points that was built in another way.
     labels
-        ``(n_points,)``: the sample of each point; or `Measures`, to name, choose or weigh the samples. At least
-        two samples.
+        ``(n_points,)``: sample of each point; or `Measures`, to name or select samples, or to weight their points. At
+        least two samples.
     n_neighbors
-        Neighbors of each point in the graph; a `Graph` that is given stays as it is.
+        Number of neighbors of each point in the graph; a given `Graph` is not changed.
     landmarks
-        Let so many centers of k-means stand for the points, see `Landmarks`; None for never. ``"auto"``: 4,000 for more
-        than 100,000 points. What that costs is measured and reported in ``landmark_agreement`` of the result.
+        Number of landmarks (centers of k-means) that approximate the points, see `Landmarks`; None for no landmarks.
+        ``"auto"``: 4,000 for more than 100,000 points. The loss is measured and reported in ``landmark_agreement`` of
+        the result.
     model
-        Settings other than the defaults: a `DiffusionEMD` without a graph. It is copied and stays unfitted.
+        A `DiffusionEMD` without a graph, to change its settings. It is copied and stays unfitted.
     equal_cells
-        Draw equally many points from every sample, without replacement: True for as many as the smallest sample has, or
-        a number. Draws of equal size have equal noise, which is the exact way to compare samples of unequal sizes, at
-        the cost of points. The others take no part at all; a `Graph` that is given keeps them as nodes.
+        Number of points to draw from every sample, without replacement; True for the size of the smallest sample.
+        Samples of equal size have equal noise, so drawing removes the effect of unequal sizes exactly, at the cost of
+        discarded points. Discarded points are used only as nodes of a given `Graph`.
     bias
-        ``"raw"``: the distances of the cells at hand; the fewer cells, the further a sample is from all others.
-        ``"corrected"``: without that noise, see `heatmover.uncertainty`; all cells of a sample must count alike.
+        ``"raw"``: keep small-sample bias, which makes samples of few cells distant from all others. ``"corrected"``:
+        remove the bias, see `heatmover.uncertainty`; all cells of a sample must have equal weight.
     n_bootstrap
-        Replicates for an interval of every distance, in ``intervals`` of the result; 0 for none.
+        Number of bootstrap replicates for confidence intervals, in ``intervals`` of the result; 0 for no intervals.
     units
-        ``"euclidean"`` or ``"geodesic"``: distances in the unit of the points, by straight lines or by paths along the
-        graph. Up to 64 pairs of samples are solved exactly, see `heatmover.calibrate`; needs the extra ``exact`` (POT)
-        and points. None: the unit is arbitrary.
+        ``"euclidean"`` or ``"geodesic"``: return distances in the unit of the points, with mass moved along straight
+        lines or along paths in the graph. The exact distances of up to 64 pairs of samples are computed, see
+        `heatmover.calibrate`; this needs points and the extra ``exact`` (POT). None: the unit is arbitrary.
     random_state
         Seed of the draw, of the search for neighbors and, unless ``model`` is given, of the choice of scales.
     n_jobs
-        Threads; None for those of ``model``, else all cores. The result does not depend on it.
+        Number of threads; None for the setting of ``model``, whose default is all cores. Results do not depend on it.
     progress
-        Told of the stages "find neighbours", "choose scales", "diffuse measures" and "compare"; with landmarks first
-        of "find landmarks" and later of "measure the agreement"; with units of "calibrate units" after the scales, with
-        ``bias`` or ``n_bootstrap`` of "assess noise" before "compare".
+        Receives the stages "find neighbors", "choose scales", "diffuse measures" and "compare". Landmarks add "find
+        landmarks" and "measure the agreement", units add "calibrate units", and ``bias`` or ``n_bootstrap`` add "assess
+        noise".
 
     Returns
     -------
     Comparison
-        Distances, embedding, graph and fitted model; nearest samples, a map, the separation of groups, CSV.
+        Distances, embedding, graph and fitted model, with methods that find nearest samples, draw a map and write CSV.
 
     Examples
     --------
@@ -566,7 +559,7 @@ def compare(
     >>> result.names, result.distances.shape
     (('0', '1', '2', '3', '4', '5'), (6, 6))
 
-    Other settings come as a graph and a model:
+    Pass a graph and a model to change other settings:
 
     >>> graph = hm.Graph.from_points(data.points, n_neighbors=10, kernel="adaptive")
     >>> hm.compare(graph, data.labels, model=hm.DiffusionEMD(max_scale=6)).model.max_scale_
@@ -576,7 +569,10 @@ def compare(
     check_integer("n_bootstrap", n_bootstrap, minimum=0)
     wanted = check_equal_cells(equal_cells)
     check_units(units)
-    measures = _check_samples(labels)
+    measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
+    if len(measures) < 2:
+        raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
+    check_all_pairs(len(measures))
     places: Any = points if isinstance(points, Graph) else check_matrix("points", points)
     n_points = places.n_points if isinstance(places, Graph) else len(places)
     if n_points != measures.shape[1]:
@@ -593,25 +589,90 @@ def compare(
         places, measures, landmarks, random_state=random_state, n_jobs=copy.n_jobs, progress=watcher
     )
     nodes, masses = (places, measures) if placed is None else (placed[0].centers, placed[1])
-    fitted = fit_samples(
-        nodes, masses, copy, n_neighbors=n_neighbors, units=units, random_state=random_state, progress=watcher
-    )
-    rows, n_threads = fitted.model.node_masses(masses), check_threads(fitted.model.n_jobs)
-    embedding = fitted.model.prepared_.embed(rows, n_threads=n_threads, progress=watcher)
-    agreement = None
-    if placed is not None:
-        watcher.stage("measure the agreement", 1)
-        agreement = landmark_agreement(
-            placed[0], places, measures, graph=fitted.graph, model=copy, random_state=random_state
-        )
-        watcher.advance()
-    sizes = np.diff(measures.masses.indptr).astype(np.int64)
-    result = compare_embedded(
-        fitted, masses, sizes, embedding, bias=bias, n_bootstrap=n_bootstrap, random_state=random_state,
-        progress=watcher,
+    return compare_nodes(
+        nodes, masses, np.diff(measures.masses.indptr).astype(np.int64), copy,
+        None if placed is None else Approximation(placed[0], places, measures),
+        drawn=drawn, n_neighbors=n_neighbors, bias=bias, n_bootstrap=n_bootstrap, units=units,
+        random_state=random_state, progress=watcher,
     )  # fmt: skip
-    marks = None if placed is None else placed[0]
-    return replace(result, landmarks=marks, landmark_agreement=agreement, drawn=drawn)
+
+
+class Approximation(NamedTuple):
+    """Landmarks, and the points from which the agreement of landmarks is measured.
+
+    Attributes
+    ----------
+    landmarks
+        Landmarks whose centers are the nodes of the graph.
+    points, measures
+        Points ``(n_points, n_dimensions)`` that the landmarks approximate, and samples as masses over these points.
+    """
+
+    landmarks: Landmarks
+    points: FloatArray
+    measures: Measures
+
+
+def compare_nodes(
+    nodes: Any,
+    measures: Measures,
+    sizes: Int64,
+    settings: DiffusionEMD,
+    approximation: Approximation | None,
+    *,
+    drawn: EqualDraw | None,
+    n_neighbors: int,
+    bias: str,
+    n_bootstrap: int,
+    units: Units,
+    random_state: int | None,
+    progress: Progress,
+) -> Comparison:
+    """Compare samples over nodes: fit the model, embed, measure the agreement of landmarks, assess noise, compare.
+
+    Parameters
+    ----------
+    nodes, measures, settings
+        As in `fit_samples`.
+    sizes
+        ``(n_samples,)``: number of cells of each sample.
+    approximation
+        Landmarks and the points that they approximate; None if the nodes are the points themselves.
+    drawn
+        Draw of equally many cells from every sample; None if all cells are used.
+    n_neighbors, bias, n_bootstrap, units, random_state, progress
+        As in `compare`.
+    """
+    fitted = fit_samples(
+        nodes, measures, settings, n_neighbors=n_neighbors, units=units, random_state=random_state, progress=progress
+    )
+    model, n_threads, noise, raw, agreement = fitted.model, check_threads(fitted.model.n_jobs), None, None, None
+    embedding = model.prepared_.embed(fitted.rows, n_threads=n_threads, progress=progress)
+    if approximation is not None:
+        progress.stage("measure the agreement", 1)
+        agreement = landmark_agreement(
+            *approximation, graph=fitted.graph, model=fitted.fitted, random_state=random_state
+        )
+        progress.advance()
+    if bias == "corrected" or n_bootstrap:
+        progress.stage("assess noise", 1)
+        if n_bootstrap:  # intervals are computed from raw distances
+            raw = _distances(embedding, model)
+        noise = assess(
+            model, check_cells(measures, fitted.rows, sizes), raw,
+            n_bootstrap=n_bootstrap, random_state=random_state, n_threads=n_threads,
+        )  # fmt: skip
+        if bias == "corrected":
+            embedding = noise.correct(embedding)
+        progress.advance()
+    progress.stage("compare", 1)
+    distances = raw if raw is not None and bias == "raw" else _distances(embedding, model)
+    progress.advance()
+    result = Comparison(
+        measures.names, sizes, distances, embedding, fitted.graph, model, measures,
+        None if approximation is None else approximation.landmarks, agreement, bias, noise, drawn,
+    )  # fmt: skip
+    return in_units(result, fitted.calibration)
 
 
 class FittedSamples(NamedTuple):
@@ -620,16 +681,19 @@ class FittedSamples(NamedTuple):
     Attributes
     ----------
     graph
-        Over the nodes.
+        Graph over the nodes.
+    rows
+        Masses of the samples on the nodes, ``(n_samples, n_nodes)``, the input of the embedding.
     fitted
-        The model with scales and weights of its own.
+        Fitted model with the scales and weights that it chose from the samples.
     model
-        The model that embeds: the calibrated one if units were asked for, else ``fitted``.
+        Model that embeds the samples: the calibrated model if units are requested, otherwise ``fitted``.
     calibration
-        From the embedding to real units; None without units.
+        Calibration of the embedding to real units; None without units.
     """
 
     graph: Graph
+    rows: Any
     fitted: DiffusionEMD
     model: DiffusionEMD
     calibration: Calibration | None
@@ -645,7 +709,7 @@ def fit_samples(
     random_state: int | None,
     progress: Progress,
 ) -> FittedSamples:
-    """Join nodes to a graph, choose the scales of a model on samples, and calibrate it if units are asked for.
+    """Build a graph over the nodes, choose the scales of a model, and calibrate the model if units are requested.
 
     Parameters
     ----------
@@ -654,114 +718,85 @@ def fit_samples(
     measures
         The samples, ``(n_samples, n_points)``.
     settings
-        Unfitted, from `check_model`; it is fitted here.
+        Unfitted model from `check_model`; this function fits it.
     n_neighbors, units, random_state, progress
-        As in `compare`; the stages are "find neighbours", "choose scales" and "calibrate units".
+        As in `compare`; the stages are "find neighbors", "choose scales" and "calibrate units".
     """
     if isinstance(nodes, Graph):
         graph = nodes
     else:
-        progress.stage("find neighbours", 1)
+        progress.stage("find neighbors", 1)
         graph = Graph.from_points(nodes, n_neighbors, random_state=random_state, n_jobs=settings.n_jobs)
         progress.advance()
     progress.stage("choose scales", 1)
-    fitted = settings.set_params(graph=graph).fit(measures)
+    fitted: DiffusionEMD = settings.set_params(graph=graph)
+    rows = fitted.fit_masses(measures)
     progress.advance()
     if units is None:
-        return FittedSamples(graph, fitted, fitted, None)
-    calibration = calibrated(fitted, measures, nodes, units, random_state=random_state, progress=progress)
-    return FittedSamples(graph, fitted, calibration.model, calibration)
-
-
-def compare_embedded(
-    fitted: FittedSamples,
-    measures: Measures,
-    sizes: Int64,
-    embedding: FloatArray,
-    *,
-    bias: str,
-    n_bootstrap: int,
-    random_state: int | None,
-    progress: Progress,
-) -> Comparison:
-    """Return the distances of embedded samples: without their noise if asked for, and in the unit of the calibration.
-
-    Parameters
-    ----------
-    fitted
-        The model that embedded them.
-    measures, sizes, embedding
-        The samples, the cells of each, and their rows.
-    bias, n_bootstrap, random_state, progress
-        As in `compare`; the stages are "assess noise" and "compare".
-    """
-    model, noise, raw = fitted.model, None, None
-    if bias == "corrected" or n_bootstrap:
-        progress.stage("assess noise", 1)
-        if n_bootstrap:  # intervals are about the distances as they are
-            raw = _distances(embedding, model)
-        noise = assess(
-            model, check_cells(model, measures, sizes), raw,
-            n_bootstrap=n_bootstrap, random_state=random_state, n_threads=check_threads(model.n_jobs),
-        )  # fmt: skip
-        if bias == "corrected":
-            embedding = noise.correct(embedding)
-        progress.advance()
-    progress.stage("compare", 1)
-    distances = raw if raw is not None and bias == "raw" else _distances(embedding, model)
-    progress.advance()
-    result = Comparison(
-        measures.names, sizes, distances, embedding, fitted.graph, model, measures, bias=bias, uncertainty=noise
-    )
-    return in_units(result, fitted.calibration)
+        return FittedSamples(graph, rows, fitted, fitted, None)
+    if isinstance(nodes, Graph):
+        raise InvalidInputError(
+            f"points for {argument('units', units)}, which come from distances between them",
+            "a Graph, which has affinities only",
+            "give the points, or call hm.calibrate with costs",
+        )
+    n_pairs = check_enough_samples(len(measures), fitted.n_scales_)
+    n_components = connected_components(graph.node_affinity, directed=False)[0] if units == "geodesic" else 1
+    if n_components > 1:
+        raise InvalidInputError(
+            f"a connected graph for {argument('units', 'geodesic')}, because no path joins different components",
+            counted(n_components, "component"),
+            f"raise {argument('n_neighbors')}, remove outliers, or use {argument('units', 'euclidean')}",
+        )
+    calibration = calibrate(
+        fitted, measures, nodes, ground=units, n_pairs=n_pairs, random_state=random_state, n_jobs=fitted.n_jobs,
+        progress=progress,
+    )  # fmt: skip
+    return FittedSamples(graph, rows, fitted, calibration.model, calibration)
 
 
 def _draw_equally(
     places: Any, measures: Measures, equal_cells: bool | int, random_state: int | None
 ) -> tuple[Any, Measures, EqualDraw]:
-    """Return equally many points of every sample: points or graph, measures over them, and which they are."""
+    """Draw equally many points of every sample; return the points or graph, measures over them, and the draw."""
     masses, seed = measures.masses, hash_seed(random_state)
+    sizes = np.diff(masses.indptr).astype(np.int64)
+    count = equal_count(equal_cells, sizes, measures.names, can_leave_out=False)
+    values = places
+    if isinstance(places, Graph):
+        # The nodes of a graph are not numbered in the order of the points.
+        order = np.arange(places.n_points) if places.place is None else places.place
+        values = order.astype(np.float64)[:, None]
+    columns = []
     for name, start, stop in zip(measures.names, masses.indptr[:-1], masses.indptr[1:], strict=True):
-        own = masses.data[start:stop]
-        if own.max() > own.min() * (1 + ALIKE):
+        weights, own = masses.data[start:stop], masses.indices[start:stop]
+        if weights.max() > weights.min() * (1 + ALIKE):
             raise InvalidInputError(
-                f"samples whose points count alike, to draw {argument('equal_cells')} from them",
+                f"samples whose points have equal weight, to draw {argument('equal_cells')} from them",
                 f"weights in {name!r}",
                 f"give labels, or leave {argument('equal_cells')} out",
             )
-    sizes = np.diff(masses.indptr).astype(np.int64)
-    count = equal_count(equal_cells, sizes, measures.names, can_leave_out=False)
-    # The nodes of a graph are in an order of their own, whatever that of the points is.
-    values = _own_order(places)[:, None] if isinstance(places, Graph) else places
-    columns = []
-    for name, start, stop in zip(measures.names, masses.indptr[:-1], masses.indptr[1:], strict=True):
-        own = masses.indices[start:stop]
         salts = np.full(own.size, sample_salt(name), dtype=np.int32)
         columns.append(own[smallest(cell_hashes(values[own], salts, seed), count)])
-    part = sp.csr_array(
+    drawn = sp.csr_array(
         (np.ones(count * len(sizes)), np.concatenate(columns), count * np.arange(len(sizes) + 1)), shape=masses.shape
     )
     rows = np.unique(np.concatenate(columns)).astype(np.int64)
     draw = EqualDraw(count, sizes, rows)
     if isinstance(places, Graph):
-        return places, measures_from_weights(part, names=measures.names), draw
-    return places[rows], measures_from_weights(part[:, rows], names=measures.names), draw
-
-
-def _own_order(graph: Graph) -> Float64:
-    """Return the number of each point's node, ``(n_points,)``."""
-    return np.arange(graph.n_points, dtype=np.float64) if graph.place is None else graph.place.astype(np.float64)
+        return places, measures_from_weights(drawn, names=measures.names), draw
+    return places[rows], measures_from_weights(drawn[:, rows], names=measures.names), draw
 
 
 def in_units(comparison: Comparison, calibration: Calibration | None) -> Comparison:
-    """Return a comparison whose distances have the unit of its calibration; without one, as it is.
+    """Return the comparison with distances in the unit of the calibration; without calibration, return it unchanged.
 
     Parameters
     ----------
     comparison
-        Of the calibrated model, with L1 distances.
+        Comparison by the calibrated model, with L1 distances.
     calibration
-        Its increasing curve takes distances and intervals to real units.
+        Calibration, whose increasing curve converts distances and intervals to real units; or None.
     """
     if calibration is None:
         return comparison
@@ -775,24 +810,16 @@ def _distances(embedding: FloatArray, model: DiffusionEMD) -> Float64:
 def _sum_of_distances(block: FloatArray) -> float:
     """Return the sum of the L1 distances between all pairs of rows.
 
-    In a sorted column the i-th of m numbers is added i times and subtracted m - 1 - i times, so that a sort does what
-    would otherwise take all pairs.
+    In a sorted column of m numbers, number i (from 0) is added i times and subtracted m - 1 - i times, so that sorting
+    avoids the computation of all pairs.
     """
     signs = 2.0 * np.arange(len(block)) - len(block) + 1
     starts = range(0, block.shape[1], COLUMNS_AT_ONCE)
     return float(sum((signs @ np.sort(block[:, i : i + COLUMNS_AT_ONCE], axis=0)).sum() for i in starts))
 
 
-def _check_samples(labels: npt.ArrayLike | Measures) -> Measures:
-    measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
-    if len(measures) < 2:
-        raise InvalidInputError("at least two samples to compare", f"one, {measures.names[0]!r}")
-    check_all_pairs(len(measures))
-    return measures
-
-
 def check_all_pairs(n_samples: int, instead: str = NEAREST_INSTEAD) -> None:
-    """Raise if the distances of all pairs of so many samples would take too much memory; say what to do instead."""
+    """Raise if the distances of all pairs would need too much memory; the error message suggests ``instead``."""
     if n_samples > MOST_SAMPLES:
         raise InvalidInputError(
             f"at most {MOST_SAMPLES:,} samples for the distances of all pairs",
@@ -802,16 +829,196 @@ def check_all_pairs(n_samples: int, instead: str = NEAREST_INSTEAD) -> None:
 
 
 def check_model(model: object, *, random_state: int | None, n_jobs: int | None) -> DiffusionEMD:
-    """Return an unfitted copy of the model, or the default one, with its parameters checked."""
+    """Return an unfitted copy of the model, or the default model, with checked parameters."""
     check_threads(n_jobs)
     if model is None:
         model = DiffusionEMD(random_state=random_state)
     if not isinstance(model, DiffusionEMD):
         raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
     if model.graph is not None:
-        raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph in place of the points")
+        raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph instead of the points")
     copy: DiffusionEMD = clone(model)
     if n_jobs is not None:
         copy.set_params(n_jobs=n_jobs)
     copy.check_parameters()
     return copy
+
+
+def landmark_agreement(
+    landmarks: Landmarks,
+    points: npt.ArrayLike,
+    labels: npt.ArrayLike | Measures,
+    *,
+    n_points: int = 10_000,
+    graph: Graph | None = None,
+    model: DiffusionEMD | None = None,
+    random_state: int | None = 0,
+) -> LandmarkAgreement:
+    """Measure how well distances through landmarks agree with distances on a graph over the points themselves.
+
+    The same number of points, at least 50, is drawn from every sample; smaller samples contribute all their points. If
+    there are too many samples, only a random selection of them is used. The drawn points are compared twice, on a graph
+    over these points and through their landmarks, so that the difference is due to the landmarks and not to chance.
+
+    The result measures the loss relative to a graph over the drawn points. It does not measure the loss relative to a
+    graph over all points, which would be finer.
+
+    Parameters
+    ----------
+    landmarks
+        Landmarks to evaluate.
+    points
+        ``(n_points, n_dimensions)``.
+    labels
+        ``(n_points,)``: sample of each point; or `Measures` over the points.
+    n_points
+        Approximate number of points to draw.
+    graph
+        Graph over the landmarks; default: ``landmarks.graph()``. The graph of the drawn points has the same kernel and
+        number of neighbors.
+    model
+        A `DiffusionEMD` without a graph, to change its settings.
+    random_state
+        Seed of the draw.
+
+    Returns
+    -------
+    LandmarkAgreement
+        Agreement of the two kinds of distances; ``print`` shows a summary.
+
+    Examples
+    --------
+    >>> import heatmover as hm
+    >>> data = hm.datasets.cohort(12, cells_per_sample=200, effect=4.0)
+    >>> landmarks = hm.Landmarks.from_points(data.points, 500)
+    >>> hm.landmark_agreement(landmarks, data.points, data.labels).spearman > 0.9
+    True
+    """
+    array = landmarks.check_points(points)
+    measures = labels if isinstance(labels, Measures) else measures_from_labels(labels)
+    if measures.shape[1] != len(array):
+        raise InvalidInputError(
+            f"one label for each of the {counted(len(array), 'point')}", counted(measures.shape[1], "label")
+        )
+    rng = check_random_state(random_state)
+    nodes_here, place = distinct_points(array)
+    masses = gather_masses(measures.masses, place, len(nodes_here))
+    drawn, masses = _draw_points(masses, check_integer("n_points", n_points, minimum=2), rng)
+    settings = DiffusionEMD(random_state=random_state) if model is None else model
+    nodes = landmarks.graph(n_jobs=settings.n_jobs) if graph is None else graph
+    here = np.asarray(nodes_here[drawn], dtype=np.float64)
+    places, squares = landmarks.nearest(here, n_jobs=settings.n_jobs)
+    samples = measures_from_weights(masses)
+    how = nodes.construction
+    n_neighbors = min(how.get("n_neighbors") or 30, len(here) - 1)
+    kernel: Any = how.get("kernel") or "gaussian"
+    metric = how.get("metric") or "euclidean"
+    with warnings.catch_warnings():  # users should not see warnings about this auxiliary graph
+        warnings.simplefilter("ignore", GraphWarning)
+        warnings.simplefilter("ignore", EmbeddingWarning)
+        of_points = Graph.from_points(here, n_neighbors, kernel=kernel, n_jobs=settings.n_jobs, metric=metric)
+        own, through = (
+            _distances(clone(settings).set_params(graph=graph).fit_transform(measures), settings)
+            for graph, measures in ((of_points, samples), (nodes, landmarks.measures(samples, places)))
+        )
+    variance = float(here.var(axis=0).sum())
+    return LandmarkAgreement(
+        spearman=spearman(own, through) if len(own) > 2 else float("nan"),
+        unexplained=float(squares.mean()) / variance if variance else 0.0,
+        n_points=drawn.size,
+        n_samples=len(own),
+        n_landmarks=landmarks.n_landmarks,
+    )
+
+
+def place_landmarks(
+    points: Any,
+    measures: Measures,
+    landmarks: object,
+    *,
+    random_state: int | None,
+    n_jobs: int | None,
+    progress: Progress,
+) -> tuple[Landmarks, Measures] | None:
+    """Find landmarks; return them, and the samples as masses over them. Return None if landmarks are not used.
+
+    Parameters
+    ----------
+    points
+        Checked points ``(n_points, n_dimensions)``, or a `Graph`.
+    measures
+        Samples as masses over the points.
+    landmarks
+        Number of landmarks, ``"auto"``, or None for no landmarks.
+    random_state, n_jobs, progress
+        As in `compare`.
+    """
+    automatic = isinstance(landmarks, str) and landmarks == "auto"
+    if landmarks is None or (automatic and (isinstance(points, Graph) or len(points) <= LANDMARKS_ABOVE)):
+        return None
+    count = LANDMARKS if automatic else check_landmarks("landmarks", landmarks)
+    if isinstance(points, Graph):
+        raise InvalidInputError(
+            "points, because landmarks are found among them",
+            "a Graph",
+            f"give the points, or leave {argument('landmarks')} out",
+        )
+    progress.stage("find landmarks", 1)
+    try:
+        centers, assignment = find_landmarks(
+            points, count, n_iterations=ITERATIONS, random_state=random_state, n_jobs=n_jobs
+        )
+    except InvalidInputError:
+        if automatic:  # with fewer distinct points than landmarks, landmarks would save nothing
+            return None
+        raise
+    progress.advance()
+    return centers, centers.measures(measures, assignment)
+
+
+def _draw_points(masses: sp.csr_array, n_points: int, rng: np.random.Generator) -> tuple[Int64, sp.csr_array]:
+    """Draw points; return their indices, ascending, and the masses of the drawn samples on these points."""
+    rows, per_sample = samples_to_draw(np.diff(masses.indptr), n_points, rng)
+    entries, weights = [], []
+    for row in rows:
+        own = masses.data[masses.indptr[row] : masses.indptr[row + 1]]
+        drawn_here = own if own.size <= per_sample else draw_by_mass(own, per_sample, rng).astype(np.float64)
+        entries.append(masses.indptr[row] + np.flatnonzero(drawn_here))
+        weights.append(drawn_here[drawn_here > 0])
+    offsets = np.r_[0, np.cumsum([entry.size for entry in entries])]
+    drawn, columns = np.unique(masses.indices[np.concatenate(entries)], return_inverse=True)
+    drawn_masses = sp.csr_array((np.concatenate(weights), columns, offsets), shape=(rows.size, drawn.size))
+    return drawn.astype(np.int64), drawn_masses
+
+
+def samples_to_draw(
+    sizes: npt.NDArray[np.integer], n_points: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.integer], int]:
+    """Return the indices of the samples from which to draw points, ascending, and the largest number per sample.
+
+    Parameters
+    ----------
+    sizes
+        ``(n_samples,)``: number of points of each sample.
+    n_points
+        Approximate total number of points to draw. If this is too small for `LEAST_PER_SAMPLE` points per sample, only
+        a random selection of samples is used.
+    rng
+        Generator of the draw of samples.
+    """
+    rows, most = np.arange(sizes.size), max(n_points // LEAST_PER_SAMPLE, 3)
+    if rows.size > most:
+        rows = np.sort(rng.choice(rows, most, replace=False))
+    return rows, quota(sizes[rows], n_points)
+
+
+def quota(sizes: npt.NDArray[np.integer], n_points: int) -> int:
+    """Return the largest number of points per sample, at least 1, such that the total is at most ``n_points``."""
+    low, high = 1, int(sizes.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if np.minimum(sizes, middle).sum() <= n_points:
+            low = middle
+        else:
+            high = middle - 1
+    return low

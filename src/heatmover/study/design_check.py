@@ -1,7 +1,7 @@
-"""`check_design`: what a table of samples can and cannot tell, before anything is compared.
+"""Check sample metadata for confounding, blocks and ambiguous columns; for studies, `doctor` and users.
 
-Which variable ties samples together, which are the same for all samples of a patient, which cannot be told from each
-other, and how each is read.
+Remarks name blocks, variables that are constant within a patient, confounded variables, and numbers that may be groups.
+Does not touch files.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from heatmover._base.words import counted, distinct, listed, naturally, percent,
 from heatmover.errors import InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
 from heatmover.statistics.metrics import centered_ranks
-from heatmover.study.variables import FEWEST_NUMBERS, as_groups, as_numbers, check_readings, kind_of, label
-
-__all__ = ["DesignRemark", "check_design", "design_notes"]
+from heatmover.study.examination import FEWEST_NUMBERS, as_groups, as_numbers, kind_of, label
+from heatmover.study.parameters import check_readings
 
 Kind = Literal[
     "confounded", "alias", "pseudo-replicated", "paired", "block", "nested", "partly confounded", "reading", "constant"
 ]  # fmt: skip
-GRAVITY = get_args(Kind)  # the gravest first
+GRAVITY = get_args(Kind)  # the most serious kind first
 
-# Names of those who give samples, and of what happens to samples in the laboratory; and of what is known of either.
+# Column names of sample donors, of technical variables such as batches, and of properties of donors or samples.
 GIVERS = re.compile(
     r"patient|donor|subject|individual|participant|person|volunteer|mouse|animal|litter|twin|famil|^ind(iv)?$|^pair(_?id)?$"
 )
@@ -40,36 +39,42 @@ OF_GIVERS = re.compile(
     r"type|group|class|status|condition|tissue|source|sex|age$|stage|treat|disease|date|time|response"
 )
 IDENTIFIERS = re.compile(r"(^|[_ .-])(id|number|no|nr|code)$")
-# A variable that nobody calls a patient ties samples together if it has so many values, of so few samples each.
+# A variable without the name of a donor is still treated as a donor if it has at least the first number of values, and
+# each value has at most the second number of samples.
 FEWEST_GIVERS, MOST_OF_A_GIVER = 6, 4
 FEWEST_SAMPLES = 4
-# How strong and how sure an association must be to be told: Cramér's V of 0.5 is 9 of 12 samples against 3 of 12.
+# An association is reported if its strength is at least, and its p-value at most, these values. A Cramér's V of 0.5
+# corresponds to 9 of 12 samples in one group and 3 of 12 in the other.
 STRONG_GROUPS, STRONG_SPREAD, STRONG_NUMBERS = 0.5, 0.3, 0.7
 SURE = 0.01
-# Numbers that rise and fall together to so many digits are one number.
+# Two numeric variables with at least this absolute correlation are treated as one.
 ONE_NUMBER = 1 - 1e-9
-# Pairs of variables are looked at; a table of thousands of columns is no design.
+# Largest number of variables to check, because all pairs are compared. A table with thousands of columns is not a
+# design.
 MOST_VARIABLES = 100
 PAIRS_SHOWN = 3
 
 
 class DesignRemark(NamedTuple):
-    """Something that a table of samples says of a design.
+    """A remark about the design of a study.
 
     Attributes
     ----------
     kind
-        ``"confounded"``: no adjustment can separate the variables. ``"alias"``: they are one test.
-        ``"pseudo-replicated"``: the same in all samples of a patient. ``"paired"``, ``"block"``: a variable that ties
-        samples together. ``"nested"``: one divides the groups of the other. ``"partly confounded"``: they go together.
-        ``"reading"``: numbers that may be groups, or the reverse. ``"constant"``: nothing to test.
+        ``"confounded"``: no adjustment can separate the variables. ``"alias"``: the variables divide the samples in the
+        same way, so their tests are identical. ``"pseudo-replicated"``: a variable is the same in all samples of a
+        patient. ``"paired"``, ``"block"``: a variable marks dependent samples, such as the samples of a patient.
+        ``"nested"``: the groups of one variable are subdivisions of the groups of another. ``"partly confounded"``: two
+        variables are associated. ``"reading"``: numbers may be codes of groups, or groups may be numbers.
+        ``"constant"``: a variable has one value only.
     variables
-        Names of the variables that it is about.
+        Names of the variables concerned.
     sentence
-        In words.
+        The remark as a sentence.
     strength
-        Of what is partly confounded, from 0 to 1: Cramér's V, the share of the spread of a number, or the size of a
-        rank correlation. Else None.
+        For partly confounded variables, the strength of their association from 0 to 1: Cramér's V for two groupings,
+        the explained share of variance for groups and a number, or the absolute rank correlation for two numbers. None
+        for other kinds.
 
     Examples
     --------
@@ -84,9 +89,10 @@ class DesignRemark(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """One variable: the group of each sample (-1 for none) and, of numbers, these (NaN for none).
+    """One variable: the group of each sample (-1 if missing), and its values (NaN if missing) if it is numeric.
 
-    ``tested_as`` differs from ``kind`` for numbers that name patients or batches, which a test takes for numbers.
+    ``tested_as`` is ``"number"`` but ``kind`` is ``"groups"`` if numbers name patients or batches, because tests treat
+    these names as numbers.
     """
 
     name: str
@@ -115,15 +121,15 @@ def check_design(
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
 ) -> tuple[DesignRemark, ...]:
-    """Tell what a table of samples says of the design, the gravest first.
+    """Return remarks about the design of a table of samples, the most serious first.
 
     Parameters
     ----------
     variables
-        Values ``(n_samples,)`` by name: a mapping or a DataFrame, of which the first 100 are looked at. Missing values
-        are left out, pair by pair of variables.
+        Values ``(n_samples,)`` by name: a mapping or a DataFrame. Only the first 100 variables are checked. Each pair
+        of variables is compared on the samples that have both values.
     block
-        Names of the variables that are known to tie samples together; nothing is said of them again.
+        Names of variables that are already used as blocks, so that no remark suggests them as blocks.
     numeric, categorical
         As in `examine`.
 
@@ -132,7 +138,7 @@ def check_design(
     >>> table = {"donor": ["d1", "d1", "d2", "d2", "d3", "d3"], "stimulated": ["no", "yes"] * 3, "sex": list("ffmmff")}
     >>> for remark in check_design(table):
     ...     print(remark.kind, "-", remark.sentence)
-    pseudo-replicated - 'sex' is the same in all samples of each 'donor': 6 samples are 3 independent ones...
+    pseudo-replicated - 'sex' is the same in all samples of each 'donor', so only 3 of 6 samples are independent...
     paired - Each 'donor' has one sample of every group of 'stimulated': the samples are paired, and block='donor' ...
     """
     blocks = {block} if isinstance(block, str) else set(block or ())
@@ -148,24 +154,24 @@ def design_notes(
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
 ) -> Iterator[Sentence]:
-    """Yield what a study of some variables should say of its design, in sentences.
+    """Yield, as sentences, the remarks about the design that concern the examined variables.
 
     Parameters
     ----------
     variables, numeric, categorical
         As in `check_design`.
     chosen
-        The variables that are examined, the most important first.
+        Names of the examined variables, the most important first.
     blocks
-        What ties samples together, ``(n_samples,)``, or several of these by name.
+        Block of each sample, ``(n_samples,)``, such as the patient; or several block variables by name.
     adjust
-        Variables that the study adjusts for.
+        Names of the covariates.
 
     Examples
     --------
     >>> table = {"patient": list("aabbccdd"), "sex": list("ffmmffmm"), "day": ["1", "2"] * 4}
     >>> list(design_notes(table, ["sex"]))
-    ["'sex' is the same in all samples of each 'patient': 8 samples are 4 independent ones..."]
+    ["'sex' is the same in all samples of each 'patient', so only 4 of 8 samples are independent..."]
     >>> list(design_notes(table, ["day"]))
     ["Each 'patient' has one sample of every group of 'day': the samples are paired, and block='patient' compares ..."]
     >>> list(design_notes(table, ["day"], blocks=table["patient"]))
@@ -196,9 +202,9 @@ def design_notes(
 
 def _columns(variables: Any, numeric: Collection[str], categorical: Collection[str]) -> list[_Column]:
     check_readings(numeric, categorical)
-    # Any text: what a file calls its columns is no reason to refuse it.
+    # Column names may have any type, so convert them to text.
     names = [str(name) for name in variables]
-    distinct(names, "names of variables", "1 and '1' read the same")
+    distinct(names, "names of variables", "the names 1 and '1' count as equal")
     keys = dict(zip(names, variables, strict=True))
     columns = [_column(name, list(variables[keys[name]]), numeric, categorical) for name in names[:MOST_VARIABLES]]
     if len({column.codes.size for column in columns}) > 1:
@@ -216,14 +222,14 @@ def _column(name: str, values: list[Any], numeric: Collection[str], categorical:
         place = {None: -1} | {group: code for code, group in enumerate(groups)}
         return _Column(name, tested_as, np.array([place[group] for group in labels], dtype=np.intp), tuple(groups))
     numbers = np.array([np.nan if is_missing(value) else float(value) for value in values])
-    different, codes = np.unique(numbers, return_inverse=True)  # NaN is the last
+    different, codes = np.unique(numbers, return_inverse=True)  # NaN comes last
     codes[np.isnan(numbers)] = -1
     finite = np.where(np.isfinite(numbers), numbers, np.nan)
     return _Column(name, "number", codes, tuple(map(label, different[~np.isnan(different)].tolist())), finite)
 
 
 def _names_something(name: str, known: Sequence[Any]) -> bool:
-    """Tell whether whole numbers are the names of patients, batches and the like."""
+    """Return whether values are whole numbers that name patients, batches or similar units."""
     whole = all(
         isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()) for value in known
     )
@@ -241,8 +247,8 @@ def _disturbs(name: str) -> bool:
 def _remarks(
     columns: Sequence[_Column], blocks: Collection[str], read: Collection[str], examined: Collection[str] | None = None
 ) -> list[DesignRemark]:
-    """Return all remarks, the gravest first, strong associations before weaker ones."""
-    # More than a name for each sample.
+    """Return all remarks, sorted by seriousness and then by strength of association, largest first."""
+    # Skip constant variables, and groups of one sample each.
     varied = [each for each in columns if len(each.groups) > 1 and (each.kind == "number" or each.sizes.max() > 1)]
     tested = [column for column in varied if column.name not in blocks]
     givers = [column for column in tested if _is_giver(column)]
@@ -277,7 +283,7 @@ def _is_giver(column: _Column) -> bool:
 
 
 def _determines(first: _Column, second: _Column) -> bool:
-    """Tell whether all samples of each group of the first variable are alike in the second, where both are known."""
+    """Return whether the second variable is constant within each group of the first, ignoring missing values."""
     both = first.known & second.known
     codes = first.codes[both]
     pairs = np.unique(codes * len(second.groups) + second.codes[both]).size
@@ -285,14 +291,14 @@ def _determines(first: _Column, second: _Column) -> bool:
 
 
 def _shared(first: _Column, second: _Column) -> bool:
-    """Tell whether two variables vary in the samples where both are known."""
+    """Return whether both variables vary among the samples that have both values."""
     both = first.known & second.known
     levels = [np.unique(each.codes[both]).size for each in (first, second)]
     return int(both.sum()) >= FEWEST_SAMPLES and min(levels) > 1
 
 
 def _classes(columns: Sequence[_Column]) -> list[list[_Column]]:
-    """Return classes of variables that divide the samples alike."""
+    """Return lists of variables that divide the samples in the same way."""
     classes: list[list[_Column]] = []
     for column in columns:
         own = next((members for members in classes if _alike(members[0], column)), None)
@@ -315,7 +321,7 @@ def _alike(first: _Column, second: _Column) -> bool:
 
 
 def _both(first: _Column, second: _Column) -> Float64 | None:
-    """Return two numbers where both are finite, ``(2, n_samples)``; None in too few samples."""
+    """Return the values of two numeric variables in samples with both values, ``(2, n_samples)``; None if too few."""
     pair = np.array([first.numbers, second.numbers], dtype=np.float64)
     pair = pair[:, np.isfinite(pair).all(axis=0)]
     return pair if pair.shape[1] >= FEWEST_SAMPLES else None
@@ -323,25 +329,25 @@ def _both(first: _Column, second: _Column) -> Float64 | None:
 
 def _alias(members: Sequence[_Column]) -> DesignRemark:
     names = tuple(member.name for member in members)
-    told = f"{_and(names)} {'divide the samples' if members[0].kind == 'groups' else 'rise and fall'} in the same way"
+    start = f"{_and(names)} {'divide the samples in the same way' if members[0].kind == 'groups' else 'vary together'}"
     if any(map(_disturbs, names)) and not all(map(_disturbs, names)):
         either = "either" if len(names) == 2 else "any of them"
         return _remark(
             "confounded", names,
-            f"{told}: a difference may be due to {either}, and no adjustment can separate them.",
+            f"{start}: a difference may be due to {either}, and no adjustment can separate them.",
         )  # fmt: skip
-    return _remark("alias", names, f"{told}: that is one test, not {len(names)}.")
+    return _remark("alias", names, f"{start}, so their tests are one test, not {len(names)}.")
 
 
 def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[str] | None) -> Iterator[DesignRemark]:
-    """Yield what follows from a variable that ties samples together."""
+    """Yield remarks about a variable that marks dependent samples, such as the patient."""
     same = [other.name for other in others if other.kind == "groups" and _alike(giver, other)]
     if same:
         for name in same if _gives(giver.name) else ():
             yield _remark(
                 "confounded", (giver.name, name),
-                f"Each group of {quoted(name)} is one {quoted(giver.name)}: no test can tell what is due to the group "
-                "and what to the one who gave the samples.",
+                f"Each group of {quoted(name)} is one {quoted(giver.name)}: no test can separate the effect of the "
+                f"group from the effect of {quoted(giver.name)}.",
             )  # fmt: skip
         return
     seen = [other for other in others if examined is None or other.name in examined]
@@ -353,29 +359,29 @@ def _of_giver(giver: _Column, others: Sequence[_Column], examined: Collection[st
     if repeated:
         yield _remark(
             "pseudo-replicated", (giver.name, *constant),
-            f"{_and(constant)} {verb(len(constant), 'is', 'are')} the same in all samples of each {name}: {n_samples} "
-            f"are {n_givers} independent ones, and without {block} a test counts them all, so that its p-value is too "
-            "small.",
+            f"{_and(constant)} {verb(len(constant), 'is', 'are')} the same in all samples of each {name}, so only "
+            f"{n_givers} of {n_samples} are independent. Without {block}, a test treats all samples as independent, "
+            "and its p-value is too small.",
         )  # fmt: skip
     if paired:
         yield _remark(
             "paired", (giver.name, *paired),
             f"Each {name} has one sample of every group of {_and(paired)}: the samples are paired, and {block} "
-            f"compares them within {name}.",
+            f"compares samples within each {name}.",
         )  # fmt: skip
     if not paired and not repeated:
         fewest, most = giver.sizes.min(), giver.sizes.max()
-        each = f"{fewest} each" if fewest == most else f"{fewest} to {most} each"
-        doubt = "" if _gives(giver.name) else ", if these are patients, pairs or the like"
+        each = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        doubt = "If" if _gives(giver.name) else "If these are patients, pairs or similar units, so that"
         yield _remark(
             "block", (giver.name,),
-            f"{name} ties samples together: it has {counted(n_givers, 'value')} in {n_samples}, {each}. {block} takes "
-            f"this into account{doubt}.",
+            f"{name} has {counted(n_givers, 'value')} in {n_samples}, {each} samples per value. {doubt} samples with "
+            f"the same value depend on each other, use {block}.",
         )  # fmt: skip
 
 
 def _crossed(first: _Column, second: _Column) -> Intp:
-    """Return the number of samples of each group of the first variable in each of the second."""
+    """Return the number of samples for each pair of a group of the first variable and a group of the second."""
     both = first.known & second.known
     shape = (len(first.groups), len(second.groups))
     flat = np.ravel_multi_index((first.codes[both], second.codes[both]), shape)
@@ -383,44 +389,44 @@ def _crossed(first: _Column, second: _Column) -> Intp:
 
 
 def _nested(columns: Sequence[_Column]) -> Iterator[DesignRemark]:
-    """Yield pairs of which one variable tells the other, but not the reverse."""
+    """Yield remarks about pairs of variables in which the first determines the second, but not the reverse."""
     groups = [column for column in columns if column.kind == "groups"]
     for first, second in combinations(groups, 2):
         if not _shared(first, second):
             continue
         for fine, coarse in ((first, second), (second, first)):
-            # With a group for nearly every sample, anything is nested by chance.
+            # If nearly every group has one sample, variables are nested by chance.
             if 2 * len(fine.groups) > fine.known.sum() or not _determines(fine, coarse):
                 continue
             names = (fine.name, coarse.name)
             a, b = quoted(fine.name), quoted(coarse.name)
             kind: Kind = "confounded"
             if _disturbs(fine.name) and not _disturbs(coarse.name):
-                told = f"Each {a} holds samples of one group of {b} only: no adjustment can separate the two."
+                text = f"Each {a} contains only one group of {b}, so no adjustment can separate {a} from {b}."
             elif _disturbs(coarse.name) and not _disturbs(fine.name):
-                told = (
-                    f"Each group of {a} is in one {b} only: between groups in different ones, no adjustment can "
-                    "separate the two."
+                text = (
+                    f"Each group of {a} occurs in only one {b}. No adjustment can separate the difference between two "
+                    f"groups from a difference in {b}."
                 )
             else:
                 kind = "nested"
-                told = f"{a} divides the groups of {b} further: adjusted for {a}, nothing is left to test of {b}."
-            yield _remark(kind, names, told)
+                text = f"{a} subdivides the groups of {b}, so no effect of {b} remains after adjustment for {a}."
+            yield _remark(kind, names, text)
 
 
 def _together(
     columns: Sequence[_Column], givers: Sequence[_Column], apart: Collection[frozenset[str]]
 ) -> Iterator[DesignRemark]:
-    """Yield pairs of variables that go together, though neither tells the other."""
+    """Yield remarks about pairs of variables that are associated, although neither determines the other."""
     for pair in combinations(columns, 2):
         if frozenset(column.name for column in pair) in apart or not _shared(*pair):
             continue
-        # The groups before the number; one sample for each patient, if both are the same in all samples of a patient.
+        # Put groups before numbers. If both variables are constant within patients, use one sample of each patient.
         one, other = sorted(pair, key=lambda column: column.kind)
         for giver in givers:
             if _gives(giver.name) and _determines(giver, one) and _determines(giver, other):
                 rows = np.unique(giver.codes, return_index=True)[1]
-                one, other = _part(one, rows), _part(other, rows)
+                one, other = _take(one, rows), _take(other, rows)
                 break
         if one.kind == other.kind:
             remark = (_groups_together if one.kind == "groups" else _numbers_together)(one, other)
@@ -430,7 +436,7 @@ def _together(
             yield remark
 
 
-def _part(column: _Column, rows: Intp) -> _Column:
+def _take(column: _Column, rows: Intp) -> _Column:
     return column._replace(codes=column.codes[rows], numbers=None if column.numbers is None else column.numbers[rows])
 
 
@@ -449,15 +455,15 @@ def _groups_together(first: _Column, second: _Column) -> DesignRemark | None:
     names = [quoted(rows.groups[kept[row]]) for row in ends]
     return _remark(
         "partly confounded", (rows.name, columns.name),
-        f"{quoted(rows.name)} and {quoted(columns.name)} go together (Cramér's V {strength:.2f}): {told[0]} samples of "
-        f"{names[0]} and {told[1]} of {names[1]} are of {quoted(columns.groups[levels[level]])}. "
+        f"{quoted(rows.name)} and {quoted(columns.name)} are associated (Cramér's V {strength:.2f}): {told[0]} samples "
+        f"of {names[0]} and {told[1]} samples of {names[1]} are in {quoted(columns.groups[levels[level]])}. "
         f"{_beyond(rows, columns)}",
         strength,
     )  # fmt: skip
 
 
 def _beyond(tested: _Column, held: _Column) -> str:
-    return f"{argument('adjust', [held.name])} tests what {quoted(tested.name)} tells beyond it."
+    return f"{argument('adjust', [held.name])} adjusts the test of {quoted(tested.name)} for {quoted(held.name)}."
 
 
 def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
@@ -469,7 +475,7 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
         return None
     means = np.bincount(codes, weights=values) / sizes
     within, total = float(((values - means[codes]) ** 2).sum()), float(((values - values.mean()) ** 2).sum())
-    # Without what as many groups would explain by chance.
+    # Subtract the share that the same number of random groups would explain.
     share = max(0.0, 1 - (within / freedom[1]) / (total / sum(freedom)))
     p_value = _chance(total - within, within, freedom)
     if share < STRONG_SPREAD or p_value > SURE:
@@ -478,8 +484,8 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
     ends = [f"{means[i]:.3g} in {quoted(groups.groups[int(present[i])])}" for i in (high, low)]
     return _remark(
         "partly confounded", (groups.name, number.name),
-        f"{quoted(groups.name)} and {quoted(number.name)} go together: the groups explain {percent(share)} of its "
-        f"spread (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}",
+        f"{quoted(groups.name)} and {quoted(number.name)} are associated: the groups explain {percent(share)} of the "
+        f"variation of {quoted(number.name)} (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}",
         share,
     )  # fmt: skip
 
@@ -494,7 +500,7 @@ def _numbers_together(first: _Column, second: _Column) -> DesignRemark | None:
         return None
     return _remark(
         "partly confounded", (first.name, second.name),
-        f"{quoted(first.name)} and {quoted(second.name)} go together (rank correlation {correlation:.2f}). "
+        f"{quoted(first.name)} and {quoted(second.name)} are associated (rank correlation {correlation:.2f}). "
         f"{_beyond(first, second)}",
         abs(correlation),
     )  # fmt: skip
@@ -512,12 +518,12 @@ def _correlation(first: Float64, second: Float64) -> float:
 
 
 def cramers_v(counts: Intp) -> tuple[float, float]:
-    """Return Cramér's V without its bias (Bergsma 2013) and the p-value of the chi-squared test.
+    """Return the bias-corrected Cramér's V (Bergsma 2013) and the p-value of the chi-squared test.
 
     Parameters
     ----------
     counts
-        ``(n_rows, n_columns)``: no row and no column empty.
+        ``(n_rows, n_columns)``: numbers of samples, without empty rows or columns.
     """
     total, (n_rows, n_columns) = int(counts.sum()), counts.shape
     expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / total
@@ -532,29 +538,29 @@ def cramers_v(counts: Intp) -> tuple[float, float]:
 
 
 def _reading(column: _Column) -> Iterator[DesignRemark]:
-    """Yield how few numbers are read, and how to read them otherwise."""
+    """Yield a remark if numbers may be groups or groups may be numbers; the remark names the option to change this."""
     name, count = column.name, len(column.groups)
     if count < 3 or not all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", group) for group in column.groups):
         return
     as_named, as_number = argument("categorical", [name]), argument("numeric", [name])
-    told = ""
+    text = ""
     if _names_something(name, [int(group) for group in column.groups if re.fullmatch(r"-?[0-9]+", group)]):
         if column.tested_as == "number" and column.kind == "groups":
-            told = f"holds numbers that look like names, and is tested as a number; {as_named} reads it as groups."
+            text = f"contains numbers that look like names, but is tested as a number; {as_named} reads it as groups."
     elif count == FEWEST_NUMBERS and column.tested_as == "number":
-        told = f"has {count} different numbers and is read as a number; {as_named} reads it as groups."
+        text = f"has {count} different numbers and is read as a number; {as_named} reads it as groups."
     elif count < FEWEST_NUMBERS:
-        told = (
+        text = (
             f"has {count} different numbers and is read as groups without an order; {as_number} reads it as a number."
         )
     elif column.tested_as == "groups":
-        told = f"holds numbers as text and is read as groups; {as_number} reads it as a number."
-    if told:
-        yield _remark("reading", (name,), f"{quoted(name)} {told}")
+        text = f"contains numbers as text and is read as groups; {as_number} reads it as a number."
+    if text:
+        yield _remark("reading", (name,), f"{quoted(name)} {text}")
 
 
 def _and(names: Sequence[str]) -> str:
-    """Return names in quotes as in a sentence: 'a', 'b' and 'c'."""
+    """Return quoted names joined as in a sentence: 'a', 'b' and 'c'."""
     if len(names) > 5:
         return listed(names, most=4)
     return " and ".join(part for part in (", ".join(map(quoted, names[:-1])), quoted(names[-1])) if part)

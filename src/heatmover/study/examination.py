@@ -1,11 +1,11 @@
-"""`examine`: what the distances between samples say of the variables of the samples, tested and in words."""
+"""Test whether sample metadata are associated with distances, and describe the findings; for studies and users."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Literal, final
 
 import numpy as np
@@ -15,7 +15,8 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import LabelNames, RandomState, check_integer
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
-from heatmover.errors import InvalidInputError, Sentence
+from heatmover.errors import InvalidInputError, Sentence, argument
+from heatmover.measures import is_missing
 from heatmover.statistics import (
     Design,
     DesignResult,
@@ -28,62 +29,158 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
-from heatmover.statistics.designs import as_design, beside, blocks_of_one_value, check_mixed
+from heatmover.statistics.designs import as_design, blocks_of_one_value, check_mixed, spaces_given
 from heatmover.statistics.manifold import smoothness
-from heatmover.statistics.permutations import LEVEL, Restriction, restrict
-from heatmover.statistics.samples import check_distances, check_labels
-from heatmover.statistics.tests import Separation, separate
-from heatmover.study.variables import as_groups, as_numbers, check_readings, kind_of, known_values, label
+from heatmover.statistics.permutations import (
+    LEVEL,
+    CheckedDistances,
+    Restriction,
+    check_distances,
+    check_labels,
+    restrict,
+)
+from heatmover.statistics.tests import Separation, explained_interval, separate
+from heatmover.study.parameters import check_readings
 
-__all__ = [
-    "LEVEL",
-    "Finding",
-    "Pairs",
-    "answers",
-    "check_adjusted",
-    "design_of",
-    "examine",
-    "examine_design",
-    "kind_of",
-    "label",
-    "out_of_reach",
-]
-
-
-# In fewer samples no test can say anything.
+# With fewer samples, no test is possible.
 FEWEST_SAMPLES = 4
-# Blocks as text: one variable, several by name, or none.
-Tied = npt.NDArray[np.str_] | dict[str, npt.NDArray[np.str_]] | None
+# Block of each sample, as text, by the name of the block variable; the name is empty if the user gave none.
+Tied = dict[str, npt.NDArray[np.str_]]
 NEIGHBORS_OF_LABELS, NEIGHBORS_OF_SIGNALS = 5, 10
+# A numeric variable with fewer distinct values contains codes of groups (0 and 1, or stages 1 to 4), not measurements.
+FEWEST_NUMBERS = 6
+# Names that are written without quotes in a sentence.
+PLAIN_NAME = re.compile(r"[\w.-]{1,40}")
+
+
+def kind_of(values: Sequence[Any], *, numeric: bool = False) -> Literal["groups", "number"]:
+    """Return whether values, none missing, are groups or numbers; ``numeric`` reads codes of groups as numbers."""
+    numbers = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
+    if numeric and numbers:
+        return "number"
+    many = numbers and len(set(values)) >= FEWEST_NUMBERS
+    return "number" if many and bool(np.isfinite(np.asarray(values, dtype=float)).all()) else "groups"
+
+
+def label(value: Any) -> str:
+    """Return the group name of a value. 1.0 becomes "1", because pandas stores whole numbers with gaps as floats."""
+    number = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if number else str(value)
+
+
+def known_values(values: Sequence[Any]) -> tuple[Bool, list[Any]]:
+    """Return a mask of the values that are not missing, ``(n_values,)``, and these values.
+
+    Examples
+    --------
+    >>> known_values(["f", None, "m"])
+    (array([ True, False,  True]), ['f', 'm'])
+    """
+    known = np.array([not is_missing(value) for value in values], dtype=bool)
+    return known, [value for value, there in zip(values, known, strict=True) if there]
+
+
+def as_numbers(name: object, values: Sequence[Any]) -> list[Any]:
+    """Convert values to numbers, including numbers written as text; missing values stay missing.
+
+    Examples
+    --------
+    >>> as_numbers("stage", ["1", 2, None, True])
+    [1.0, 2, None, 1]
+    >>> as_numbers("stage", ["II"])
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected numbers in 'stage', a column of numeric, found 'II'; ...
+    """
+    return [value if is_missing(value) else _number(name, value) for value in values]
+
+
+def _number(name: object, value: Any) -> Any:
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    if isinstance(value, int | float | np.number):
+        return value
+    try:
+        # Reject 1_000 and nan, which Python's float accepts.
+        number = float(value) if isinstance(value, str) and "_" not in value else np.nan
+    except ValueError:
+        number = np.nan
+    if np.isnan(number):
+        raise InvalidInputError(
+            f"numbers in {quoted(name)}, a column of {argument('numeric')}",
+            quoted(value),
+            f"correct the value or leave the column out of {argument('numeric')}",
+        )
+    return number
+
+
+def as_groups(values: Sequence[Any]) -> list[str | None]:
+    """Return the group name of each value, None for missing values.
+
+    Examples
+    --------
+    >>> as_groups([1.0, 2, None])
+    ['1', '2', None]
+    """
+    return [None if is_missing(value) else label(value) for value in values]
+
+
+def read_variables(table: Any, numeric: Collection[str] = (), categorical: Collection[str] = ()) -> Any:
+    """Return a table of samples in which some variables are converted to numbers, and some to groups.
+
+    Parameters
+    ----------
+    table
+        DataFrame with one row per sample, one column per variable.
+    numeric, categorical
+        Names of the columns to convert; all other columns are unchanged.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"stage": ["1", "2"], "plate": [7, 8]})
+    >>> read_variables(table, ["stage"], ["plate"]).values.tolist()
+    [[1.0, '7'], [2.0, '8']]
+    """
+    check_readings(numeric, categorical)
+    changed = {name: table[name].tolist() for name in (*numeric, *categorical) if name in table.columns}
+    result = table.copy() if changed else table
+    for name, values in changed.items():
+        if name in numeric:
+            numbers = [np.nan if is_missing(value) else value for value in as_numbers(name, values)]
+            result[name] = np.asarray(numbers, dtype=np.float64)
+        else:
+            result[name] = np.array([*as_groups(values), None], dtype=object)[:-1]
+    return result
 
 
 @final
 @dataclass(frozen=True)
 class Pairs:
-    """What a variable explains within blocks that each hold all of its groups: before and after in every patient.
+    """Effect of a variable within blocks that each contain all groups, such as before and after treatment.
 
     Attributes
     ----------
     block
-        Name of the blocks; empty if they have none.
+        Name of the block variable; empty if the blocks have no name.
     n_blocks
-        How many there are.
+        Number of blocks.
     matched
-        Whether every block has one sample of each of two groups, so that it is a pair.
+        Whether every block is a pair, with one sample of each of two groups.
     explained
         Share of the variation within blocks that the groups explain: the partial R squared with blocks held fixed.
     same_group, same_block
-        Share of the samples whose nearest other sample is of the same group, and of the same block.
+        Share of the samples whose nearest other sample is in the same group, and in the same block.
     chance_group, chance_block
-        What these would be on average if groups, or blocks, were dealt out at random.
+        Expected values of ``same_group`` and ``same_block`` if groups, or blocks, were assigned at random.
     n_samples
         Number of samples.
 
     Examples
     --------
     >>> print(Pairs("patient", 8, True, 0.61, 0.75, 0.25, 0.47, 0.07, 16))
-    Within the 8 pairs of 'patient' it explains 61 % of the variation; the nearest sample is of the same group for 12
-    of 16 samples (7.5 expected by chance) and of the same pair for 4 (1.1 expected).
+    Within the 8 pairs of 'patient', the groups explain 61% of the variation. The nearest sample is in the same group
+    for 12 of 16 samples (7.5 expected by chance) and in the same pair for 4 (1.1 expected).
     """
 
     block: str
@@ -98,22 +195,21 @@ class Pairs:
 
     @property
     def noun(self) -> str:
-        """What a block is called."""
+        """Return "pair" or "block"."""
         return "pair" if self.matched else "block"
 
     @property
     def share(self) -> str:
-        """The share explained in per cent; of distances that no Euclidean space holds it may be beyond 0 and 100 %."""
+        """Return the explained share in percent, clipped to [0, 100] because non-Euclidean distances may exceed it."""
         return percent(min(max(self.explained, 0.0), 1.0))
 
     def describe(self) -> str:
-        """Return what was found in one sentence."""
+        """Describe the effect within blocks in two sentences."""
         n, of = self.n_samples, f" of {quoted(self.block)}" if self.block else ""
         return (
-            f"Within the {counted(self.n_blocks, self.noun)}{of} it explains {self.share} of the "
-            f"variation; the nearest sample is of the same group for {self.same_group * n:.3g} of "
-            f"{counted(n, 'sample')} "
-            f"({self.chance_group * n:.1f} expected by chance) and of the same {self.noun} for "
+            f"Within the {counted(self.n_blocks, self.noun)}{of}, the groups explain {self.share} of the variation. "
+            f"The nearest sample is in the same group for {self.same_group * n:.3g} of {counted(n, 'sample')} "
+            f"({self.chance_group * n:.1f} expected by chance) and in the same {self.noun} for "
             f"{self.same_block * n:.3g} ({self.chance_block * n:.1f} expected)."
         )
 
@@ -128,41 +224,47 @@ class Pairs:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Finding:
-    """What the distances say of one variable; ``print`` it.
+    """Association of one variable with the distances; ``print`` shows it in sentences.
 
     Attributes
     ----------
     variable
-        Its name.
+        Name of the variable.
     kind
         ``"groups"`` or ``"number"``.
     n_samples, n_missing
-        Samples with a known value, which were looked at, and those without.
+        Number of samples that have a value and are tested, and number of samples whose value is missing.
     groups
         Number of samples of each group; empty for numbers.
     tests
-        Results by name: ``"permanova"``, ``"neighbor enrichment"``, ``"dispersion"`` and ``"smoothness"`` of groups,
-        ``"distance correlation"`` and ``"smoothness"`` of numbers, as far as each could be done; the first answers
-        whether the variable goes with the distances. Empty if the variable cannot be tested, and ``note`` says why.
+        Test results by name: ``"permanova"``, ``"neighbor enrichment"``, ``"dispersion"`` and ``"smoothness"`` for
+        groups, ``"distance correlation"`` and ``"smoothness"`` for numbers. Tests that were not possible are left out.
+        The first test determines whether the variable is associated with the distances. Empty if the variable cannot be
+        tested; ``note`` then states the reason.
     q_value
-        Share of false discoveries among all variables whose first test is at least as sure; None without tests.
+        False discovery rate among all examined variables (Benjamini and Hochberg); None without tests.
     separation
         Mean distances within and between groups; None for numbers.
     blocks
-        How the blocks counted: ``"whole"`` if the variable is the same in all samples of a block, which then change
-        places as one; ``"within"`` if it varies, and changes places within blocks; ``"whole within"`` if blocks of one
-        variable do so within those of another; empty without blocks.
+        How blocks restrict the permutations. ``"whole"``: the variable is constant within blocks, and whole blocks are
+        permuted. ``"within"``: samples are permuted within blocks. ``"whole within"``: blocks of one variable are
+        permuted within blocks of another. Empty without blocks.
     note
-        What the reader should know, in sentences; may be empty.
+        Notes on the finding, in sentences; may be empty.
     explained
-        Share of the variation of the distances shown that lies between the groups, or of what covariates leave of it;
-        0 for numbers. The effect of the test is that of the distances for tests, if these are others.
+        Share of the variation of the displayed distances that the groups explain, after adjustment for covariates; 0
+        for numbers. The effect in ``tests`` is computed from the tested distances, which may differ from the displayed
+        distances.
     adjusted
-        Names of the covariates that were held fixed. Neighbors, spread and smoothness are then not tested.
+        Names of the covariates that were held fixed. With covariates, neighbor enrichment, dispersion and smoothness
+        are not tested.
     pairs
-        What the groups explain within blocks, if each block holds all of them; else None.
+        Effect of the groups within blocks; None unless each block contains all groups.
     evidence
-        What can change places, such as ``"5 pairs"`` or ``"12 samples"``.
+        Number and kind of the permuted units, such as ``"5 pairs"`` or ``"12 samples"``.
+    interval
+        95% confidence interval for the value of ``explained`` in an infinitely large cohort; None for numbers, with
+        covariates, and with too few samples.
 
     Examples
     --------
@@ -171,7 +273,7 @@ class Finding:
     >>> distances = abs(positions[:, None] - positions)
     >>> finding, = examine(distances, {"condition": np.repeat(["case", "control"], 10)})
     >>> print(finding)
-    'condition' goes with the distances: it explains 70 % of their variation (p = 0.00...). ...
+    Samples differ by condition (PERMANOVA R2 = 70%, p = 0.00...). ...
     """
 
     variable: str
@@ -188,53 +290,68 @@ class Finding:
     adjusted: tuple[str, ...] = ()
     pairs: Pairs | None = None
     evidence: str = ""
+    interval: tuple[float, float] | None = None
 
     @property
     def answer(self) -> TestResult | None:
-        """The test that answers whether the variable goes with the distances."""
+        """Return the result of the test of association; None if the variable was not tested."""
         return next(iter(self.tests.values()), None)
 
     @property
     def sure(self) -> bool:
-        """Whether the answer is yes, at 5 % of false discoveries among all variables examined."""
+        """Return whether the association is significant: the q-value among all variables is at most 5%."""
         return self.q_value is not None and self.q_value <= LEVEL
 
     @property
     def undecided(self) -> bool:
-        """Whether even the smallest p-value that the design allows is above 5 %, so that the test cannot decide."""
+        """Return whether even the smallest p-value that the design allows is above 5%."""
         return self.answer is not None and self.answer.undecided
 
     @property
     def limit(self) -> tuple[str, float]:
-        """What limits the p-value, such as "5 pairs" or "19 permutations", and the smallest that it allows."""
+        """Return what limits the p-value, such as "5 pairs" or "19 permutations", and the smallest possible p-value."""
         assert self.answer is not None
         drawn = counted(len(self.answer.null), "permutation")
         return self.evidence if self.answer.complete else drawn, self.answer.smallest_p
 
     @property
     def size(self) -> str:
-        """Size of the effect in words, such as "explains 12 % of their variation"; empty without tests."""
+        """Return the effect size, such as "R2 = 12%, 40% within pairs"; empty without tests."""
         answer = self.answer
         if answer is None:
             return ""
-        if self.kind == "groups":
-            left = "the variation left" if self.adjusted else "their variation"
-            return f"explains {percent(self.explained)} of {left}"
-        return f"has a distance correlation of {answer.statistic:.2f} with them"
+        if self.kind == "number":
+            expected = answer.statistic - answer.effect
+            return f"distance correlation {answer.statistic:.2f}, {expected:.2f} expected by chance"
+        within = "" if self.pairs is None else f", {self.pairs.share} within {self.pairs.noun}s"
+        return f"{'partial ' if self.adjusted else ''}R2 = {percent(self.explained)}{within}"
 
     @property
-    def beside(self) -> str:
-        """What it is adjusted for, such as ", adjusted for 'batch'"; empty without covariates."""
+    def label(self) -> tuple[Literal["untested", "undecided", "significant", "suggestive", "none"], str]:
+        """Return the outcome of the test as a keyword, and as words for tables."""
+        if self.answer is None:
+            return "untested", "not tested"
+        if self.undecided:
+            return "undecided", f"cannot reach {LEVEL:g}"
+        if self.sure:
+            return "significant", "associated"
+        if self.answer.p_value <= LEVEL:
+            return "suggestive", "not significant after correction"
+        return "none", "no evidence"
+
+    @property
+    def adjustment(self) -> str:
+        """Return the adjustment in words, such as ", adjusted for 'batch'"; empty without covariates."""
         return f", adjusted for {' and '.join(map(quoted, self.adjusted))}" if self.adjusted else ""
 
     @property
     def near_adjusted(self) -> str:
-        """That distances between single samples are not adjusted; empty without covariates."""
+        """Return a sentence that warns that distances between samples are not adjusted; empty without covariates."""
         names = " and ".join(map(quoted, self.adjusted))
         return f" Distances between samples are not adjusted for {names}." if self.adjusted else ""
 
     def plain(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON, which knows no infinity: that becomes text."""
+        """Return all attributes as plain values for JSON, with infinity as text, because JSON has no infinity."""
         return {
             "variable": self.variable,
             "kind": self.kind,
@@ -245,6 +362,7 @@ class Finding:
             "q_value": self.q_value,
             "undecided": self.undecided,
             "explained": self.explained,
+            "explained_interval": None if self.interval is None else list(self.interval),
             "adjusted": list(self.adjusted),
             "pairs": None if self.pairs is None else self.pairs.plain(),
             "evidence": self.evidence,
@@ -263,8 +381,9 @@ class Finding:
         }
 
     def describe(self) -> str:
-        """Return what was found in plain sentences."""
-        return " ".join(sentence for sentence in (self._answer(), self._spread(), self._near(), self.note) if sentence)
+        """Return the finding in plain sentences."""
+        sentences = (self.verdict(), self.dispersion(), self._near(), self.note)
+        return " ".join(sentence for sentence in sentences if sentence)
 
     def __str__(self) -> str:
         return self.describe()
@@ -272,39 +391,40 @@ class Finding:
     def __repr__(self) -> str:
         return f"Finding({self.describe()})"
 
-    def _answer(self) -> str:
-        answer = self.answer
-        if answer is None:
+    def verdict(self) -> str:
+        """Return in one sentence whether the variable is associated with the distances; empty without tests."""
+        if self.answer is None:
             return ""
-        name = quoted(self.variable)
-        size = (
-            f"it {self.size}"
-            if self.kind == "groups"
-            else f"distance correlation {answer.statistic:.2f}, {answer.statistic - answer.effect:.2f} by chance"
+        name, test = _plain(self.variable), "PERMANOVA " if self.kind == "groups" else ""
+        p = f"p = {self.answer.p_value:.2g}"
+        if self.q_value is not None and f"{self.q_value:.2g}" != f"{self.answer.p_value:.2g}":
+            p += f", q = {self.q_value:.2g}"
+        outcome, numbers = self.label[0], f"{test}{self.size}, {p}"
+        if outcome == "undecided":
+            return f"{out_of_reach(*self.limit)} ({name}{self.adjustment}: {numbers})."
+        if outcome == "none":
+            return f"No evidence that {name} is associated with the distances{self.adjustment} ({numbers})."
+        differ = f"differ by {name}" if self.kind == "groups" else f"differ with {name}"
+        if outcome == "significant":
+            return f"Samples {differ}{self.adjustment} ({numbers})."
+        return (
+            f"Samples may {differ}{self.adjustment} ({numbers}); not significant after correction for multiple testing."
         )
-        if self.undecided:
-            cannot = out_of_reach(*self.limit, f"the test of the distances{self.beside}")
-            return f"{cannot}: {name} {self.size} ({self._probability(answer)})."
-        if self.sure:
-            return f"{name} goes with the distances{self.beside}: {size} ({self._probability(answer)})."
-        weak = answer.p_value <= LEVEL  # sure alone, not among so many
-        start = f"{name} may go with the distances" if weak else f"No sign that {name} goes with the distances"
-        return f"{start}{self.beside}: {size} ({self._probability(answer)})."
 
-    def _probability(self, answer: TestResult) -> str:
-        assert self.q_value is not None
-        p = f"p = {answer.p_value:.2g}"
-        return p if f"{self.q_value:.2g}" == f"{answer.p_value:.2g}" else f"{p}, {self.q_value:.2g} among all variables"
+    def dispersion(self, *, figures: bool = True) -> str:
+        """Return a sentence about dispersion if the groups differ significantly in dispersion; otherwise an empty text.
 
-    def _spread(self) -> str:
+        Parameters
+        ----------
+        figures
+            Whether the sentence includes the ratio of dispersions and the p-value.
+        """
         test = self.tests.get("dispersion")
         if test is None or test.p_value > LEVEL:
             return ""
-        wider = "much wider" if not np.isfinite(test.effect) else f"{test.effect:.2g} times as wide"
-        caution = "; part of the difference may be this" if self.sure else ""
-        return (
-            f"Its groups are unequally spread, the widest {wider} as the narrowest (p = {test.p_value:.2g}){caution}."
-        )
+        ratio = f"the largest dispersion is {test.effect:.2g} times the smallest, " if np.isfinite(test.effect) else ""
+        numbers = f" ({ratio}p = {test.p_value:.2g})" if figures else ""
+        return f"Groups differ in dispersion{numbers}{', which may explain part of the effect' if self.sure else ''}."
 
     def _near(self) -> str:
         if self.pairs is not None:
@@ -313,14 +433,19 @@ class Finding:
             return ""
         groups = self.separation
         return (
-            f"The nearest sample is of the same group for {groups.agreement * groups.n_samples:.3g} of "
+            f"The nearest sample is in the same group for {groups.agreement * groups.n_samples:.3g} of "
             f"{counted(groups.n_samples, 'sample')} ({groups.chance * groups.n_samples:.1f} expected by chance)."
             f"{self.near_adjusted}"
         )
 
 
+def _plain(name: str) -> str:
+    """Return a name in quotes, or without quotes if it is one short word."""
+    return name if PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
 def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
-    """Return that a test cannot decide, for the headline and every table, without a full stop.
+    """Return a sentence without its full stop, which says that a test cannot reach significance.
 
     Examples
     --------
@@ -343,39 +468,41 @@ def examine(
     random_state: RandomState = 0,
     progress: Progress = SILENT,
 ) -> tuple[Finding, ...]:
-    """Test every variable of the samples against the distances between them.
+    """Test sample metadata for association with the distances between samples.
 
     Parameters
     ----------
     distances
-        Between samples, ``(n_samples, n_samples)``.
+        Distances between samples, ``(n_samples, n_samples)``.
     variables
-        Values ``(n_samples,)`` by name: a mapping or a DataFrame. Text, truth values and numbers with fewer than six
-        different values are groups. Samples whose value is missing are left out of that variable's tests.
+        Values ``(n_samples,)`` by name: a mapping or a DataFrame. Text, booleans and numbers with fewer than six
+        distinct values are groups. Samples without a value are left out of the tests of this variable.
     blocks
-        What ties samples together, ``(n_samples,)``: patients with several samples, batches, pairs; several such
-        variables by name in a mapping or a DataFrame. A variable that is the same in all samples of every block is
-        permuted by whole blocks, any other only within them.
+        Block of each sample, ``(n_samples,)``: samples with equal values are dependent, such as samples of one patient,
+        batch or pair. Or several block variables by name, in a mapping or a DataFrame. A variable that is constant
+        within every block is tested by permuting whole blocks. Any other variable is tested by permuting samples within
+        blocks.
     adjust
         Covariates to hold fixed: values ``(n_samples,)`` by name, none of them missing, in a mapping or a DataFrame; or
-        a `heatmover.statistics.Design`. A variable that is among them is adjusted for the others, and not for
-        interactions that it is part of.
+        a `heatmover.statistics.Design`. The test of a variable that is itself a covariate adjusts for the other
+        covariates, but not for interactions that contain the variable.
     shown
-        Distances as the reader sees them, ``(n_samples, n_samples)``, if those for tests are others; groups are
-        described by them (``separation``, and the share of the variation that they explain).
+        Displayed distances, ``(n_samples, n_samples)``, if they differ from the tested ``distances``. The attributes
+        ``separation`` and ``explained`` of the findings are computed from the displayed distances.
     numeric, categorical
-        Names of variables to read as numbers however few different values they have, or as groups however many.
+        Names of variables to read as numbers even if they have few distinct values, or as groups even if they have
+        many.
     n_permutations
-        Permutations of every test; all of them if there are no more.
+        Number of permutations of every test. If fewer permutations exist, all are used.
     random_state
-        Seed; every test begins with it anew, so that no result depends on which others were asked for.
+        Seed of every test. Each test starts with this seed, so that results do not depend on the other variables.
     progress
-        Told of the stage "test variables".
+        Receives the stage "test variables".
 
     Returns
     -------
     tuple of Finding
-        One for each variable, in their order; q-values are over all of them.
+        One finding for each variable, in order; q-values are computed over all of them.
 
     Examples
     --------
@@ -387,55 +514,36 @@ def examine(
     [('condition', 'groups', True), ('order', 'number', ...)]
     """
     matrix = check_distances(distances)
-    seen = matrix if shown is None else check_distances(shown)
-    if seen.shape != matrix.shape:
-        raise InvalidInputError(f"shown of shape {matrix.shape}, as the distances", f"{seen.shape}")
+    displayed = matrix if shown is None or shown is distances else check_distances(shown)
+    if displayed.shape != matrix.shape:
+        raise InvalidInputError(f"shown to have the shape of the distances, {matrix.shape}", f"{displayed.shape}")
     check_integer("n_permutations", n_permutations, minimum=1)
-    names = LabelNames("variables").add_all(variables)
-    columns = {name: _listed(name, variables[key], len(matrix)) for name, key in zip(names, variables, strict=True)}
-    design = _covariates(adjust, columns, numeric, categorical, len(matrix))
+    columns = _columns("variables", variables, len(matrix))
+    covariates = {} if adjust is None or isinstance(adjust, Design) else _columns("adjust", adjust, len(matrix))
+    read = {**covariates, **columns}
+    check_readings(numeric, categorical)
+    for name in numeric:
+        read[name] = as_numbers(name, read[find(name, read, "every name in numeric to be a variable")])
+    for name in categorical:
+        read[name] = as_groups(read[find(name, read, "every name in categorical to be a variable")])
+    if covariates:
+        adjust = design_of({name: read[name] for name in covariates}, numeric=numeric)
+    design = as_design(adjust, len(matrix)) if isinstance(adjust, Design) else None
     tied = _tied(blocks, len(matrix))
     progress.stage("test variables", max(len(columns), 1))
     findings = []
-    for name, values in columns.items():
+    for name in columns:
         settings = {"n_permutations": n_permutations, "random_state": random_state}
         fixed = None if design is None else _other_terms(design, name)
-        findings.append(_examine((matrix, seen), name, values, (tied, fixed), settings, numeric=name in numeric))
+        findings.append(
+            _examine((matrix, displayed), name, read[name], (tied, fixed), settings, numeric=name in numeric)
+        )
         progress.advance()
     tested = [finding for finding in findings if finding.answer is not None]
     q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
     return tuple(
         finding if finding.answer is None else replace(finding, q_value=float(next(q_values))) for finding in findings
     )
-
-
-def answers(
-    distances: Float64, variables: Mapping[str, Sequence[object]], *, blocks: Any | None,
-    numeric: Collection[str] = (), **settings: Any,
-) -> dict[str, float]:  # fmt: skip
-    """Return the p-value that answers whether each variable goes with the distances, without what else `examine` tells.
-
-    Parameters
-    ----------
-    distances, variables, blocks, numeric, **settings
-        As in `examine`. Variables that cannot be tested are left out.
-
-    Examples
-    --------
-    >>> positions = np.arange(8.0)
-    >>> answers(abs(positions[:, None] - positions), {"half": list("aaaabbbb")}, blocks=None,
-    ...         n_permutations=999, random_state=0)
-    {'half': 0.02857142857142857}
-    """
-    tied = _tied(blocks, len(distances))
-    columns = {name: list(values) for name, values in variables.items()}
-    _read(columns, numeric, ())
-    results = {
-        name: _examine((distances, distances), name, values, (tied, None), settings,
-                       numeric=name in numeric, only_answer=True).answer
-        for name, values in columns.items()
-    }  # fmt: skip
-    return {name: answer.p_value for name, answer in results.items() if answer is not None}
 
 
 def _examine(
@@ -446,15 +554,11 @@ def _examine(
     settings: dict[str, Any],
     *,
     numeric: bool,
-    only_answer: bool = False,
 ) -> Finding:
-    """Test a variable by the first matrix and describe its groups by the second; held are blocks and covariates.
-
-    ``only_answer`` leaves all tests out but the one that answers.
-    """
+    """Test a variable on the first matrix, describe its groups by the second; ``held``: blocks and covariates."""
     known, kept = known_values(values)
     kind, n_missing = kind_of(kept, numeric=numeric), int((~known).sum())
-    part, seen = (matrix[np.ix_(known, known)] for matrix in matrices)
+    tested, displayed = (matrix[np.ix_(known, known)] for matrix in matrices)
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     counts = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     groups = {group: counts[group] for group in naturally(counts)}
@@ -463,22 +567,39 @@ def _examine(
     if reason:
         return finding(note=reason)
     observed = np.asarray(kept, dtype=np.float64) if codes is None else codes[0]
-    blocks, fixed = _some(held[0], known), None if held[1] is None else held[1].take(known)
-    restriction = restrict(observed, blocks)
+    blocks = {block: labels[known] for block, labels in held[0].items()}
+    fixed = None if held[1] is None else held[1].take(known)
+    restriction = restrict(observed, blocks or None)
     finding = partial(finding, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
-    settings = {**settings, "blocks": blocks}
+    settings = {**settings, "blocks": blocks or None}
     try:
-        results = _tests(part, observed, None if codes is None else codes[1], restriction.units, fixed, settings)
-        tests = {result.test: result for result in islice(results, 1 if only_answer else None)}
-        explained = 0.0 if codes is None else explained_variation(seen, codes[0], adjust=fixed)
-        pairs = None if codes is None else _pairs(seen, codes[0], restriction, _name_of(blocks), fixed)
-    except InvalidInputError as error:  # blocks leave nothing to permute, or covariates nothing to test
+        results = _tests(tested, observed, None if codes is None else codes[1], restriction.units, fixed, settings)
+        tests = {result.test: result for result in results}
+        explained = 0.0 if codes is None else explained_variation(CheckedDistances(displayed), codes[0], adjust=fixed)
+        pairs = (
+            None
+            if codes is None
+            else _pairs(displayed, codes[0], restriction, "".join(blocks) if len(blocks) == 1 else "", fixed)
+        )
+    except InvalidInputError as error:  # no permutations are left within blocks, or no effect after adjustment
         return finding(note=Sentence(f"{quoted(name)} was not tested: {error.sentence.marked}"))
+    interval = None
+    if codes is not None and fixed is None and len(blocks) <= 1:
+        tied = next(iter(blocks.values()), None)
+        interval = explained_interval(
+            CheckedDistances(displayed), observed, blocks=tied, random_state=settings["random_state"]
+        )
     alone = blocks_of_one_value(observed, restriction)
+    evidence = counted(len(kept), "sample")  # units that are permuted
+    if pairs is not None:
+        evidence = counted(pairs.n_blocks, pairs.noun)
+    elif restriction.units is not None:
+        evidence = counted(int(restriction.units.max()) + 1, "block")
     return finding(
-        tests=tests, separation=None if codes is None else separate(seen, codes[0]), explained=explained, pairs=pairs,
-        note=_remark(name, n_missing, groups, alone, left=bool(seen.any())),
-        evidence=_evidence(len(kept), restriction, pairs),
+        tests=tests, separation=None if codes is None else separate(displayed, codes[0]), explained=explained,
+        pairs=pairs,
+        note=_remark(name, n_missing, groups, alone, left=bool(displayed.any())),
+        evidence=evidence, interval=interval,
     )  # fmt: skip
 
 
@@ -490,26 +611,28 @@ def _tests(
     fixed: Design | None,
     settings: dict[str, Any],
 ) -> Iterator[TestResult]:
-    near = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1)
+    near, distances = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1), CheckedDistances(matrix)
     if groups is None:
-        yield distance_correlation(matrix, values, adjust=fixed, **settings)
+        yield distance_correlation(distances, values, adjust=fixed, **settings)
         if fixed is None:
-            yield smoothness(matrix, values, k=near, **settings)
+            yield smoothness(distances, values, k=near, **settings)
         return
     labels = np.asarray(groups, dtype=object)[values]
-    yield permanova(matrix, labels, adjust=fixed, **settings)
-    if fixed is not None:  # no covariate can be held fixed in what follows
+    yield permanova(distances, labels, adjust=fixed, **settings)
+    if fixed is not None:  # the remaining tests cannot be adjusted for covariates
         return
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
-    yield neighbor_enrichment(matrix, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
+    yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
-    if np.bincount(of_group).min() >= 2:  # a group of one has no spread
-        yield dispersion(matrix, labels, **settings)
-    yield smoothness(matrix, labels, k=near, **settings)
+    if np.bincount(of_group).min() >= 2:  # a group of one sample has no dispersion
+        yield dispersion(distances, labels, **settings)
+    yield smoothness(distances, labels, k=near, **settings)
 
 
-def _pairs(seen: Float64, codes: Int64, restriction: Restriction, block: str, fixed: Design | None) -> Pairs | None:
-    """Return what groups explain within blocks, or None unless each of several blocks holds all groups."""
+def _pairs(
+    displayed: Float64, codes: Int64, restriction: Restriction, block: str, fixed: Design | None
+) -> Pairs | None:
+    """Return the effect of groups within blocks; None unless several blocks exist and each contains all groups."""
     within = restriction.within
     if within is None or restriction.units is not None:
         return None
@@ -520,21 +643,12 @@ def _pairs(seen: Float64, codes: Int64, restriction: Restriction, block: str, fi
         return None
     held = Design.from_columns({"block": within.astype(str)})
     held = held if fixed is None else Design((*fixed.terms, *held.terms), len(codes))
-    by_group, by_block = separate(seen, codes), separate(seen, np.unique(within, return_inverse=True)[1])
+    by_group, by_block = separate(displayed, codes), separate(displayed, np.unique(within, return_inverse=True)[1])
     return Pairs(
         block, len(table), bool(table.shape[1] == 2 and table.max() == 1),
-        explained_variation(seen, codes, adjust=held),
+        explained_variation(CheckedDistances(displayed), codes, adjust=held),
         by_group.agreement, by_block.agreement, by_group.chance, by_block.chance, len(codes),
     )  # fmt: skip
-
-
-def _evidence(n_samples: int, restriction: Restriction, pairs: Pairs | None) -> str:
-    """Return what can change places, in words."""
-    if pairs is not None:
-        return counted(pairs.n_blocks, pairs.noun)
-    if restriction.units is not None:
-        return counted(int(restriction.units.max()) + 1, "block")
-    return counted(n_samples, "sample")
 
 
 def examine_design(
@@ -547,7 +661,7 @@ def examine_design(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> DesignResult:
-    """Test the terms of a design; sums of squares and their shares are those of the distances shown.
+    """Test the terms of a design on ``distances``; the sums of squares that are returned are computed from ``shown``.
 
     Parameters
     ----------
@@ -563,37 +677,41 @@ def examine_design(
     >>> examine_design(abs(positions[:, None] - positions), design)["condition"].degrees_of_freedom
     1
     """
-    settings: dict[str, Any] = {"by": by, "blocks": _tied(blocks, design.n_samples), "random_state": random_state}
+    settings: dict[str, Any] = {
+        "by": by,
+        "blocks": _tied(blocks, design.n_samples) or None,
+        "random_state": random_state,
+    }
     result = permanova_design(distances, design, n_permutations=n_permutations, **settings)
     if shown is None:
         return result
-    seen = permanova_design(shown, design, n_permutations=1, **settings)
+    displayed = permanova_design(shown, design, n_permutations=1, **settings)
     terms = tuple(
         replace(
             term, sum_of_squares=other.sum_of_squares, r_squared=other.r_squared,
             partial_r_squared=other.partial_r_squared,
         )
-        for term, other in zip(result.terms, seen.terms, strict=True)
+        for term, other in zip(result.terms, displayed.terms, strict=True)
     )  # fmt: skip
     return replace(
-        result, terms=terms, residual_sum_of_squares=seen.residual_sum_of_squares,
-        total_sum_of_squares=seen.total_sum_of_squares,
+        result, terms=terms, residual_sum_of_squares=displayed.residual_sum_of_squares,
+        total_sum_of_squares=displayed.total_sum_of_squares,
     )  # fmt: skip
 
 
 def design_of(
     columns: Mapping[str, Sequence[object]], *, formula: str | None = None, numeric: Collection[str] = ()
 ) -> Design:
-    """Return the design of variables of samples, read as groups or numbers as `examine` reads them.
+    """Return the design of sample metadata; values are read as groups or numbers as in `examine`.
 
     Parameters
     ----------
     columns
         Values ``(n_samples,)`` by name.
     formula
-        As in `heatmover.statistics.Design.from_formula`; by default one term for each column.
+        Formula as in `heatmover.statistics.Design.from_formula`; default: one term for each column.
     numeric
-        Names of variables that are numbers however few different values they have.
+        Names of variables to read as numbers even if they have few distinct values.
 
     Examples
     --------
@@ -608,8 +726,8 @@ def _as_read(name: str, values: list[Any], numeric: bool) -> list[Any]:
     _, known = known_values(values)
     if _has_infinite(known):
         raise InvalidInputError(
-            f"finite numbers in {quoted(name)} to hold it fixed",
-            "an infinite one",
+            f"finite numbers in the covariate {quoted(name)}",
+            "an infinite number",
             "correct the value, or omit the variable",
         )
     return values if kind_of(known, numeric=numeric) == "number" else list(as_groups(values))
@@ -618,25 +736,25 @@ def _as_read(name: str, values: list[Any], numeric: bool) -> list[Any]:
 def check_adjusted(
     name: str, values: Sequence[object], design: Design, *, blocks: Any | None = None, numeric: bool = False
 ) -> None:
-    """Raise if a variable cannot be tested with covariates held fixed, or a block holds one value of it only.
+    """Raise if a variable cannot be tested with covariates held fixed, or is constant within some blocks.
 
     Parameters
     ----------
     name, values
-        The variable, ``(n_samples,)``; samples without a value do not count.
+        Name and values ``(n_samples,)`` of the variable; samples with a missing value are ignored.
     design
-        The covariates; terms that hold the variable itself do not count.
+        Covariates; terms that contain the variable itself are ignored.
     blocks
         As in `examine`.
     numeric
-        Whether few different numbers are numbers, not codes of groups.
+        Whether to read numbers with few distinct values as numbers, not as codes of groups.
 
     Examples
     --------
     >>> check_adjusted("treatment", list("uuvv"), design_of({"batch": list("xxyy")}))
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected 'treatment' to differ from a combination of 'batch', found none ...
+    heatmover.errors.InvalidInputError: Expected 'treatment' not to be determined by 'batch', found that it is; ...
     """
     fixed = _other_terms(design, name)
     known, kept = known_values(values)
@@ -649,30 +767,13 @@ def check_adjusted(
     else:
         codes, groups = check_labels(name, as_groups(kept), len(kept))
         columns = np.eye(len(groups))[codes]
-    beside(columns, fixed.take(known), quoted(name))
-    check_mixed(quoted(name), codes, restrict(codes, _some(_tied(blocks, len(known)), known)))
-
-
-def _covariates(
-    adjust: Any, columns: dict[str, list[Any]], numeric: Collection[str], categorical: Collection[str], n_samples: int
-) -> Design | None:
-    """Return the covariates; variables and covariates are read as it is said."""
-    if adjust is None or isinstance(adjust, Design):
-        _read(columns, numeric, categorical)
-        return None if adjust is None else as_design(adjust, n_samples)
-    names = LabelNames("adjust").add_all(adjust)
-    if not names:
-        _read(columns, numeric, categorical)
-        return None
-    given = {name: _listed(name, adjust[key], n_samples) for name, key in zip(names, adjust, strict=True)}
-    both = {**given, **columns}
-    _read(both, numeric, categorical)
-    columns.update({name: both[name] for name in columns})
-    return design_of({name: both[name] for name in given}, numeric=numeric)
+    spaces_given(columns, fixed.take(known), quoted(name))
+    tied = {block: labels[known] for block, labels in _tied(blocks, len(known)).items()}
+    check_mixed(quoted(name), codes, restrict(codes, tied or None))
 
 
 def _other_terms(design: Design, name: str) -> Design | None:
-    """Return the terms of a design that a variable is no part of; None if there are none."""
+    """Return the terms of a design that do not contain a variable; None if there are no such terms."""
     terms = tuple(term for term in design.terms if name not in term.variables)
     return Design(terms, design.n_samples) if terms else None
 
@@ -682,73 +783,57 @@ def _has_infinite(values: Iterable[Any]) -> bool:
 
 
 def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
-    """Return why a variable cannot be tested, or nothing."""
+    """Return the reason why a variable cannot be tested, or an empty text."""
     start = f"{quoted(name)} was not tested: "
     if len(values) < FEWEST_SAMPLES:
-        return f"{start}{counted(len(values), 'sample')} with a known value {verb(len(values), 'is', 'are')} too few."
+        return f"{start}{counted(len(values), 'sample')} with a value {verb(len(values), 'is', 'are')} too few."
     if _has_infinite(values):
         return f"{start}it has infinite values."
     if len(groups) == 1 or (not groups and len(set(values)) == 1):
-        return f"{start}it is the same for all samples."
+        return f"{start}it is constant."
     if groups and max(groups.values()) == 1:
-        return f"{start}it is different for every sample."
+        return f"{start}every sample has a different value."
     return ""
 
 
 def _remark(name: str, n_missing: int, groups: Mapping[str, int], alone: tuple[int, int], *, left: bool) -> str:
     notes = []
     if not left:
-        notes.append("No distance is left between these samples, so that nothing supports this but the test.")
+        notes.append("All displayed distances between these samples are zero; only the test supports a difference.")
     if n_missing:
-        notes.append(f"{counted(n_missing, 'sample')} without {quoted(name)} left out.")
+        notes.append(
+            f"{counted(n_missing, 'sample')} without {quoted(name)} {verb(n_missing, 'was', 'were')} left out."
+        )
     single = sum(size == 1 for size in groups.values())
     if single:
         have = verb(single, "has", "have")
-        notes.append(f"{single} of its {counted(len(groups), 'group')} {have} a single sample.")
+        notes.append(f"{single} of {counted(len(groups), 'group')} {have} a single sample.")
     if alone[0]:
         kind = "group" if groups else "value"
-        notes.append(f"{alone[0]} of {counted(alone[1], 'block')} hold one {kind} only and say nothing of it.")
+        have = verb(alone[0], "has only one {} and does", "have only one {} and do").format(kind)
+        notes.append(f"{alone[0]} of {counted(alone[1], 'block')} {have} not contribute.")
     return " ".join(notes)
 
 
-def _read(columns: dict[str, list[Any]], numeric: Collection[str], categorical: Collection[str]) -> None:
-    """Read some of the variables as it is said."""
-    check_readings(numeric, categorical)
-    for name in numeric:
-        columns[name] = as_numbers(name, columns[find(name, columns, "every name in numeric to be a variable")])
-    for name in categorical:
-        columns[name] = as_groups(columns[find(name, columns, "every name in categorical to be a variable")])
-
-
 def _tied(blocks: Any | None, n_samples: int) -> Tied:
-    """Return blocks as text, which every test sorts in the same way, so that each gives what it would give alone."""
+    """Return the block of each sample, as text, by name of the variable; all tests sort blocks as text."""
     if blocks is None:
-        return None
-    if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
-        return {str(name): _names(f"blocks {str(name)!r}", blocks[name], n_samples) for name in blocks}
-    return _names("blocks", blocks, n_samples)
+        return {}
+    named = blocks if hasattr(blocks, "columns") or isinstance(blocks, Mapping) else {"": blocks}
+    tied = {}
+    for name in named:
+        codes, names = check_labels(f"blocks {str(name)!r}" if name != "" else "blocks", named[name], n_samples)
+        tied[str(name)] = np.asarray(names)[codes]
+    return tied
 
 
-def _names(name: str, labels: Any, n_samples: int) -> npt.NDArray[np.str_]:
-    codes, names = check_labels(name, labels, n_samples)
-    return np.asarray(names)[codes]
-
-
-def _some(tied: Tied, known: Bool) -> Tied:
-    """Return the blocks of some of the samples."""
-    if tied is None or not isinstance(tied, dict):
-        return None if tied is None else tied[known]
-    return {name: labels[known] for name, labels in tied.items()}
-
-
-def _name_of(tied: Tied) -> str:
-    return next(iter(tied)) if isinstance(tied, dict) and len(tied) == 1 else ""
-
-
-def _listed(name: object, values: Any, n_samples: int) -> list[Any]:
-    column = list(values)  # a masked value is a missing one
-    if len(column) != n_samples:
-        raise InvalidInputError(
-            f"a value of {quoted(name)} for each of the {counted(n_samples, 'sample')}", f"{len(column)}"
-        )
-    return column
+def _columns(what: str, variables: Any, n_samples: int) -> dict[str, list[Any]]:
+    """Return the values of variables by name; raise unless each has one value, possibly missing, per sample."""
+    names = LabelNames(what).add_all(variables)
+    columns = {name: list(variables[key]) for name, key in zip(names, variables, strict=True)}
+    for name, values in columns.items():
+        if len(values) != n_samples:
+            raise InvalidInputError(
+                f"a value of {quoted(name)} for each of the {counted(n_samples, 'sample')}", f"{len(values)}"
+            )
+    return columns

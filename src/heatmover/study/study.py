@@ -1,4 +1,4 @@
-"""`study_cohort`: samples compared, their variables examined, and everything that a report needs to know."""
+"""Run a study of a `Cohort`: compare samples, test metadata, contrast cell types; for users and front ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
@@ -18,9 +18,9 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.types import Bool, Float64, FloatArray, Int32, Intp
+from heatmover._base.types import Float64, FloatArray, Int32, Intp
 from heatmover._base.validation import check_threads, import_extra, sample_columns
-from heatmover._base.words import counted, find, find_all, listed, percent, quoted, verb
+from heatmover._base.words import counted, find, find_all, listed, quoted, verb
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
@@ -29,10 +29,12 @@ from heatmover.measures import is_missing, measures_from_weights
 from heatmover.statistics import Design, DesignResult
 from heatmover.statistics.designs import check_design
 from heatmover.statistics.metrics import centered_ranks
+from heatmover.statistics.outliers import FAR, outlyingness
 from heatmover.study.batches import align_cohort, check_batches
 from heatmover.study.cautions import (
     MOST_CELLS,
     NOISY,
+    RELIABLE,
     SMALL_SAMPLE,
     CellLook,
     cell_cautions,
@@ -41,6 +43,7 @@ from heatmover.study.cautions import (
     table_cautions,
     unreliable,
 )
+from heatmover.study.cell_map import CellMap, check_cell_map, map_cells, witness_of
 from heatmover.study.cell_types import (
     Annotation,
     CellContrast,
@@ -49,7 +52,6 @@ from heatmover.study.cell_types import (
     annotate,
     check_reference,
     cluster_cells,
-    cluster_note,
     clusters_wanted,
     contrast_cells,
     shares_of,
@@ -57,50 +59,37 @@ from heatmover.study.cell_types import (
 from heatmover.study.comparison import Comparison, check_all_pairs, check_enough_samples, check_units, compare
 from heatmover.study.examination import (
     Finding,
+    as_groups,
     check_adjusted,
     design_of,
     examine,
     examine_design,
-    out_of_reach,
+    known_values,
+    label,
+    read_variables,
 )
 from heatmover.study.parameters import COMPARED, StudyParameters
-from heatmover.study.variables import as_groups, known_values, read_variables
-
-__all__ = [
-    "Clock",
-    "Compared",
-    "Comparer",
-    "InMemory",
-    "SampleDesign",
-    "Study",
-    "StudyRecord",
-    "check_components",
-    "check_study",
-    "choose_variables",
-    "draw_equally",
-    "input_record",
-    "study_cohort",
-    "study_comparison",
-    "versions",
-]
 
 
 class Compared(NamedTuple):
-    """Samples compared, and their cells by type.
+    """Result of a `Comparer`: the comparison of the samples, and the types and features of their cells.
 
     Attributes
     ----------
     comparison
-        Of the samples.
+        Comparison of the samples.
     annotation
-        The type of each cell, or of each group of equal cells; None if none was asked for.
+        Type of each cell, or of each group of cells with one type at one landmark; None if types were not requested.
     cells
-        The cells, or groups of cells, for which the points of the graph stand; None if they are the points.
+        Samples as masses of cells (or of groups of cells), with the landmark of each cell; None if the points of the
+        graph are the cells.
     features, feature_names
-        Values of the cells, or of the landmarks of groups of cells, ``(n_cells, n_features)``, and their names; None if
-        they are not known.
+        Feature values of each cell, or of the landmark of each group of cells, ``(n_cells, n_features)``, and feature
+        names; None if not available.
     look
-        Figures of some of the cells, for cautions; None if nobody looked.
+        Summary of a draw of cells, for cautions; None if it was not computed.
+    rows
+        ``(n_points,)``: row number of the cell at each point of the graph; None if landmarks approximate the cells.
 
     Examples
     --------
@@ -116,14 +105,15 @@ class Compared(NamedTuple):
     features: FloatArray | None = None
     feature_names: tuple[str, ...] = ()
     look: CellLook | None = None
+    rows: Intp | None = None
 
 
 class Comparer(Protocol):
-    """Compares samples; a study calls `check` before anything is read and `compare` once.
+    """A method of comparing samples. A study calls `check` before it reads cells, and then `compare` once.
 
     Examples
     --------
-    Whatever has the three methods is a comparer. This one allows few landmarks only:
+    Any object with these three methods is a comparer. This one limits the number of landmarks:
 
     >>> class Few:
     ...     def check(self, parameters):
@@ -137,44 +127,35 @@ class Comparer(Protocol):
     """
 
     def check(self, parameters: StudyParameters) -> None:
-        """Raise if this comparer cannot do what is asked for."""
+        """Raise if this comparer does not support these parameters."""
 
     def compare(
-        self,
-        cohort: Cohort,
-        kept: Intp,
-        annotation: Annotation | None,
-        parameters: StudyParameters,
-        progress: Progress,
+        self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
     ) -> Compared:
         """Compare the samples of a cohort.
 
         Parameters
         ----------
         cohort
-            From `heatmover.read_cohort`.
+            Cohort from `heatmover.read_cohort`.
         kept
-            Which of its samples, ascending.
+            Indices of the samples to compare, ascending.
         annotation
-            The type of each cell of the cohort, ``(n_cells,)``; None if nobody asks for types.
+            Type of each cell of the cohort, ``(n_cells,)``; None if types are not requested.
         parameters
-            Of the study.
+            Parameters of the study.
         progress
-            Told of all stages.
+            Receives the progress of every stage.
         """
 
     def record(self) -> Mapping[str, Any]:
-        """Return how it compares, as plain values for JSON."""
+        """Return a description of the method, as plain values for JSON."""
 
 
 def draw_equally(
-    cohort: Cohort,
-    kept: Intp,
-    annotation: Annotation | None,
-    parameters: StudyParameters,
-    progress: Progress,
+    cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
 ) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
-    """Return the cells to compare: all, or equally many of every sample if that is asked for.
+    """Draw equally many cells of every sample if ``parameters`` request a draw; otherwise change nothing.
 
     Parameters
     ----------
@@ -184,36 +165,36 @@ def draw_equally(
     Returns
     -------
     cohort, kept, annotation
-        Of the cells drawn.
+        The arguments, limited to the drawn cells.
     drawn : EqualDraw or None
-        Which they are; None for all.
+        Rows of the drawn cells; None if all cells are used.
     """
     count = equal_count(parameters.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if not count:
         return cohort, kept, annotation, None
-    part, drawn = drawn_cohort(cohort, kept, count, random_state=parameters.random_state, progress=progress)
+    smaller, drawn = drawn_cohort(cohort, kept, count, random_state=parameters.random_state, progress=progress)
     own = None if annotation is None else annotation._replace(codes=annotation.codes[drawn.rows])
-    return part, np.arange(len(kept)), own, drawn
+    return smaller, np.arange(len(kept)), own, drawn
 
 
 def _some(points: FloatArray, codes: Int32, seed: int) -> FloatArray:
-    """Return the cells that tell of all, those that `draw_cells` draws; in blocks, as hashes take memory."""
+    """Draw the same cells as `draw_cells`, but block by block, because hashes of all cells would need much memory."""
     if len(points) <= MOST_CELLS:
         return points
     size = block_rows(points.shape[1])
     blocks = ((points[i : i + size], codes[i : i + size]) for i in range(0, len(points), size))
-    return draw_from(blocks, int(codes.max()) + 1, MOST_CELLS, seed)[0]
+    return draw_from(blocks, int(codes.max()) + 1, MOST_CELLS, seed).points
 
 
 @final
 @dataclass(frozen=True)
 class InMemory:
-    """Compares samples whose cells are all in memory at once.
+    """Comparer that reads all cells into memory.
 
     Attributes
     ----------
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. Results do not depend on it.
 
     Examples
     --------
@@ -227,16 +208,11 @@ class InMemory:
         check_threads(self.n_jobs)
 
     def check(self, parameters: StudyParameters) -> None:
-        """Raise if units are asked for and the package that solves pairs exactly is missing."""
+        """Raise if units are requested but the package that solves pairs exactly is not installed."""
         check_units(parameters.units)
 
     def compare(
-        self,
-        cohort: Cohort,
-        kept: Intp,
-        annotation: Annotation | None,
-        parameters: StudyParameters,
-        progress: Progress,
+        self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
     ) -> Compared:
         """Read all cells and compare the samples, see `heatmover.compare`."""
         cohort, kept, annotation, drawn = draw_equally(cohort, kept, annotation, parameters, progress)
@@ -250,23 +226,24 @@ class InMemory:
         shape = (len(kept), codes.size)
         weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
         samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
-        # Cells were drawn already, so that types are those of the cells drawn.
+        # The cells were already drawn above, together with their annotation.
         settings = {name: getattr(parameters, name) for name in COMPARED} | {"equal_cells": False}
         comparison = replace(compare(points, samples, n_jobs=self.n_jobs, progress=progress, **settings), drawn=drawn)
-        if annotation is None:
-            return Compared(comparison, look=look)
-        annotation = annotation._replace(codes=annotation.codes[inside])
         marks = comparison.landmarks
+        rows = None if marks is not None else np.flatnonzero(inside) if drawn is None else drawn.rows
+        if annotation is None:
+            return Compared(comparison, look=look, rows=rows)
+        annotation = annotation._replace(codes=annotation.codes[inside])
         nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
         cells = None if nodes is None else CellMasses(samples.masses, nodes)
-        return Compared(comparison, annotation, cells, points, cohort.features, look)
+        return Compared(comparison, annotation, cells, points, cohort.features, look, rows)
 
     def record(self) -> Mapping[str, Any]:
-        """Return how it compares, as plain values for JSON."""
+        """Return a description of the method, as plain values for JSON."""
         return {"how": "in memory"}
 
 
-# What `study_comparison` takes of the parameters; the others are of the comparison.
+# Names of the parameters that `study_comparison` accepts; all others concern the comparison.
 TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
 PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "anndata", "plotly")
 
@@ -274,20 +251,21 @@ PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "a
 @final
 @dataclass(frozen=True)
 class StudyRecord:
-    """How a study was made.
+    """Provenance of a study: input, parameters, method, duration and versions.
 
     Attributes
     ----------
     input
-        What was read: name, format, checksum, numbers of samples and cells, names of dimensions; None if nothing was.
+        Description of the input: name, format, checksum, numbers of samples and cells, names of the dimensions; None if
+        no file was read.
     parameters
-        What was asked for: `StudyParameters` by name.
+        Parameters of the study, by name.
     compared
-        How the samples were compared: in memory, or in pieces.
+        Method of the comparison: in memory, or out of core.
     seconds
-        That each stage took, by its name.
+        Duration of each stage in seconds, by name of the stage.
     versions
-        Of Python and of packages, by name.
+        Versions of Python and of packages, by name.
 
     Examples
     --------
@@ -303,7 +281,7 @@ class StudyRecord:
 
 
 def input_record(cohort: Cohort) -> dict[str, Any]:
-    """Return what the input was; its name without the folder, which is nobody else's business."""
+    """Return the description of the input for the record; leave out the folder, whose name may be private."""
     source = cohort.source
     return {
         "name": Path(source.path).name,
@@ -320,30 +298,36 @@ def input_record(cohort: Cohort) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that numbers depend on."""
-    known = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that influence results."""
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            known[package] = version(package)
-        except PackageNotFoundError:  # an extra that this result did not need
+            installed[package] = version(package)
+        except PackageNotFoundError:  # the package belongs to an extra that is not installed
             continue
-    return known
+    return installed
 
 
 @final
 class Clock:
-    """Progress that passes everything on and notes how long each stage took."""
+    """Progress that forwards all calls and records the duration of each stage.
+
+    Attributes
+    ----------
+    seconds
+        Duration of each finished stage in seconds, rounded to milliseconds, by name of the stage.
+    """
 
     def __init__(self, inner: Progress) -> None:
+        self.seconds: dict[str, float] = {}
         self._inner = inner
         self._begun = 0.0
         self._name = ""
-        self._seconds: dict[str, float] = {}
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """What each stage took that has ended, to the millisecond."""
-        return {name: round(value, 3) for name, value in self._seconds.items()}
+    @classmethod
+    def of(cls, progress: Progress) -> Clock:
+        """Return a clock that forwards to ``progress``, or ``progress`` itself if it already is a clock."""
+        return progress if isinstance(progress, cls) else cls(progress)
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage."""
@@ -352,50 +336,56 @@ class Clock:
         self._inner.stage(name, total)
 
     def advance(self, steps: int = 1) -> None:
-        """Pass it on."""
+        """Report finished steps to the wrapped progress."""
         self._inner.advance(steps)
 
     def end(self) -> None:
-        """End the stage that runs."""
+        """End the current stage."""
         if self._name:
-            self._seconds[self._name] = time.perf_counter() - self._begun
+            passed = time.perf_counter() - self._begun
+            self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + passed, 3)
             self._name = ""
 
 
-# Below this Spearman correlation of the size of samples with the distance to the nearest the reader is warned: two
-# draws of few cells from one distribution differ by luck alone (kidney biopsies of 2 to 415 glomeruli: -0.8).
+# Warn if the Spearman correlation between the number of cells and the distance to the nearest sample is below this
+# value. Small samples look distant by chance alone: in kidney biopsies of 2 to 415 glomeruli, the correlation is -0.8.
 SIZE_MATTERS = -0.4
-# A larger share of the cells outside the largest component is no accident of a few outliers: distances between
-# components then say only that they are apart, not how far.
+# Largest share of cells outside the largest component that a few outliers can explain. If the share is larger, the
+# distances show only that components are separate, not how far apart they are.
 MOST_APART = 0.05
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Study:
-    """A comparison of samples and what it says of their variables; `study_cohort` makes one.
+    """A comparison of samples with tests of their metadata, as returned by `study_cohort` or `study_comparison`.
 
     Attributes
     ----------
     comparison
         Distances, embedding, graph and model.
     variables
-        DataFrame with one row per sample in the order of ``comparison.names``.
+        Sample metadata: a DataFrame with one row per sample, in the order of ``comparison.names``.
     findings
-        Of the variables examined, in the order asked for.
+        Findings, one for each examined variable, in the requested order.
     notes
-        What the reader should know before believing the result, in sentences.
+        Cautions and remarks, in sentences.
     record
-        How it was made: input with checksum, parameters, versions, seconds per stage.
+        Provenance: input with checksum, parameters, versions, duration of each stage.
     contrast
-        Which cell types differ between the groups of the first such variable; None without an annotation of cells.
+        Cell types that differ between the groups of the first categorical variable; None without an annotation of
+        cells.
     about_noise
-        How sure the distances are, in sentences; empty if their noise was not assessed.
+        Sampling noise of the distances, in sentences; empty if it was not assessed.
     design
-        What each term of the formula explains with the others held fixed; or what each covariate explains in turn, and
-        then the first variable. None without covariates.
+        With a formula: variation that each term explains with all other terms held fixed. Without a formula: variation
+        explained by the covariates, and then by the first variable after the covariates. None without covariates.
     composition
-        What share of each sample's cells every type has; None without an annotation of cells.
+        Share of each cell type in every sample; None without an annotation of cells.
+    blocks
+        Values ``(n_samples,)`` of every block variable, by its name.
+    cell_map
+        Map of drawn cells that shows where the groups of the first categorical variable differ; None without a map.
 
     Examples
     --------
@@ -403,7 +393,7 @@ class Study:
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=4.0)
     >>> result = study_comparison(hm.compare(data.points, data.labels), {"condition": data.annotations["condition"]})
     >>> print(result.headline())
-    'condition' goes with the distances between the 12 samples...
+    Samples differ by condition (PERMANOVA R2 = ...%, p = ...).
     """
 
     comparison: Comparison
@@ -415,44 +405,55 @@ class Study:
     about_noise: tuple[str, ...] = ()
     design: DesignResult | None = None
     composition: SampleComposition | None = None
+    blocks: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    cell_map: CellMap | None = None
 
     @property
     def block(self) -> str:
-        """Name of the variable that ties samples together, several with "and" between them; empty for none."""
+        """Return the name of the block variable, or several names joined by "and"; empty without blocks."""
         block = self.record.parameters.get("block") or ""
         return block if isinstance(block, str) else " and ".join(block)
 
+    def paired_samples(self) -> tuple[str, list[list[int]]]:
+        """Return the first block variable that divides all samples into pairs: its name and the pairs; else empty."""
+        for name, values in self.blocks.items():
+            members: dict[str, list[int]] = {}
+            for place, value in enumerate(values):
+                members.setdefault(label(value), []).append(place)
+            if {len(pair) for pair in members.values()} == {2}:
+                return name, list(members.values())
+        return "", []
+
+    def outliers(self) -> dict[str, Any]:
+        """Return the deviation of each outlying sample by name, the name of the grouping variable, and a sentence."""
+        values: list[Any] = [""] * len(self.comparison.names)
+        first = next((one for one in self.findings if one.kind == "groups" and one.answer is not None), None)
+        if first is not None:
+            values = self.variables[first.variable].tolist()
+        known, groups = known_values(values)
+        far = np.full(len(known), np.nan)
+        far[known] = outlyingness(self.comparison.distances[np.ix_(known, known)], as_groups(groups))
+        ranked = [int(i) for i in np.argsort(-far) if far[i] > FAR]
+        outlying = {self.comparison.names[i]: round(float(far[i]), 1) for i in ranked}
+        others = "all other samples" if first is None else f"other samples of the same {quoted(first.variable)}"
+        rule = f"median distance to {others}, more than {FAR:g} robust standard deviations above the median"
+        named = listed([f"{name} ({value:g})" for name, value in outlying.items()])
+        sentence = (
+            "Outliers were not assessed: this requires 10 samples in groups of 7 or more." if np.isnan(far).all()
+            else f"No sample is an outlier (criterion: {rule})." if not outlying
+            else f"{counted(len(outlying), 'outlier')}: {named} (criterion: {rule})."
+        )  # fmt: skip
+        return {"samples": outlying, "variable": "" if first is None else first.variable, "sentence": sentence}
+
     def headline(self) -> str:
-        """Return the answer in one sentence: of the first variable asked for that could be tested."""
-        n_samples = len(self.comparison.names)
-        tested = [finding for finding in self.findings if finding.answer is not None]
-        if not tested:
-            return f"{counted(n_samples, 'sample')} were compared; no variable of theirs could be tested."
-        first = tested[0]
-        answer = first.answer
-        assert answer is not None
-        name, p = quoted(first.variable), f"p = {answer.p_value:.2g}"
-        within = (
-            ""
-            if first.pairs is None
-            else f", {percent(first.pairs.explained)} of the variation within {first.pairs.noun}s"
-        )
-        size = f"it {first.size}{within}"
-        between = f"the distances between the {counted(n_samples, 'sample')}{first.beside}"
-        if first.undecided:
-            cannot = out_of_reach(*first.limit, f"the test of {between}")
-            return f"{cannot}: {name} {first.size}{within} ({p})."
-        if first.sure:
-            return f"{name} goes with {between}: {size} ({p})."
-        if answer.p_value <= 0.05:
-            return (
-                f"{name} may go with {between}: {size} ({p}), which is not sure among "
-                f"{counted(len(tested), 'variable')} tested."
-            )
-        return f"No sign that {name} goes with {between}: {size} ({p})."
+        """Return the main result in one sentence: the outcome for the first variable that could be tested."""
+        for finding in self.findings:
+            if finding.answer is not None:
+                return finding.verdict()
+        return f"{counted(len(self.comparison.names), 'sample')} were compared; no sample metadata could be tested."
 
     def reworded(self, words: Callable[[str], str]) -> Study:
-        """Return the study with its notes in other words, such as those of the command line."""
+        """Return the study with reworded notes, for example with options of the command line instead of arguments."""
         findings = tuple(replace(finding, note=words(finding.note)) for finding in self.findings)
         notes, noise = (tuple(map(words, sentences)) for sentences in (self.notes, self.about_noise))
         comparison = copy(self.comparison)
@@ -461,7 +462,7 @@ class Study:
         return replace(self, comparison=comparison, findings=findings, notes=notes, about_noise=noise)
 
     def plain(self) -> dict[str, Any]:
-        """Return how it was made and what was found, as plain values for JSON; run.json holds them."""
+        """Return provenance and results as plain values for JSON, the content of run.json."""
         comparison, model = self.comparison, self.comparison.model
         settings = {
             name: value for name, value in model.get_params(deep=False).items() if name not in {"graph", "n_jobs"}
@@ -485,6 +486,8 @@ class Study:
             "findings": [finding.plain() for finding in self.findings],
             "design": None if self.design is None else self.design.plain(),
             "contrast": None if self.contrast is None else self.contrast.plain(),
+            "cell_map": None if self.cell_map is None else self.cell_map.plain(),
+            "outliers": self.outliers(),
             "notes": list(self.notes),
             "seconds": dict(self.record.seconds),
             "versions": dict(self.record.versions),
@@ -495,13 +498,12 @@ class Study:
 
 
 class SampleDesign(NamedTuple):
-    """What is asked of the samples: variables, those to examine, blocks by name, covariates, and notes so far."""
+    """Sample metadata of a study: the table, names of the variables to examine, blocks by name, and covariates."""
 
     table: Any
     chosen: Sequence[str]
     blocks: Mapping[str, Sequence[object]] | None
     covariates: Design | None
-    notes: tuple[str, ...]
 
 
 def study_cohort(
@@ -513,23 +515,23 @@ def study_cohort(
     progress: Progress = SILENT,
     **changes: Any,
 ) -> Study:
-    r"""Compare the samples of a cohort and test what goes with the distances.
+    r"""Compare the samples of a cohort and test which variables are associated with the distances.
 
     Parameters
     ----------
     cohort
-        From `heatmover.read_cohort`.
+        Cohort from `heatmover.read_cohort`.
     parameters
-        What is asked for; default `heatmover.study.StudyParameters` as they are.
+        Parameters of the study; default: the defaults of `heatmover.study.StudyParameters`.
     comparer
-        How to compare; default all cells in memory, on ``n_jobs`` threads. `heatmover.scale.InPieces` compares cells
-        that do not fit.
+        Method of comparison. Default: `InMemory`, which holds all cells in memory and uses ``n_jobs`` threads.
+        `heatmover.scale.InPieces` compares cells that do not fit into memory.
     n_jobs
-        Threads of the default comparer; None for all cores.
+        Number of threads of the default ``comparer``; None for all cores.
     progress
-        Told of all stages.
+        Receives the progress of every stage.
     **changes
-        Parameters by their names: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``clusters``,
+        Parameters by name: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``clusters``,
         ``reference``, ``numeric``, ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``,
         ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see
         `heatmover.study.StudyParameters`.
@@ -537,7 +539,7 @@ def study_cohort(
     Returns
     -------
     Study
-        Give it to `heatmover.report`.
+        The study, which `heatmover.report` renders.
 
     Examples
     --------
@@ -557,116 +559,156 @@ def study_cohort(
     if comparer is None:
         comparer = InMemory(n_jobs)
     elif n_jobs is not None:
-        raise InvalidInputError("n_jobs in the comparer", f"n_jobs={n_jobs} beside it", "give it to the comparer alone")
+        raise InvalidInputError("n_jobs in the comparer", f"n_jobs={n_jobs} as well", "pass it to the comparer only")
     comparer.check(asked)
-    watch = Clock(progress)
+    watch = Clock.of(progress)
     kept, design = check_study(cohort, asked)
     assert design is not None
-    aligned, moved = cohort, tuple[str, ...]()
+    aligned, remarks = cohort, list[str]()
     if asked.align_batch is not None:
         watch.stage("align batches", 1)
         aligned, alignment = align_cohort(cohort, kept, *_batches(design.table, asked), numeric=asked.numeric)
-        moved = (alignment.describe(asked.align_batch),)
+        remarks.append(alignment.describe(asked.align_batch))
         watch.advance()
-    annotation, told = _annotation(cohort, aligned, asked, getattr(comparer, "n_jobs", None), watch)
-    with _quiet() as warned:
+    annotation, n_clusters = None, clusters_wanted(cohort, asked)
+    if n_clusters is not None:
+        annotation = cluster_cells(
+            aligned, n_clusters, random_state=asked.random_state, n_jobs=getattr(comparer, "n_jobs", None),
+            progress=watch,
+        )  # fmt: skip
+        remarks.append(
+            f"The cells have no annotation, so k-means assigned them to {counted(len(annotation.types), 'cluster')}. "
+            "The name of a cluster lists features that are higher (+) or lower (-) than the mean of all cells."
+        )
+    elif asked.cells is not None:
+        annotation = annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
+    with _quiet() as compact:
         compared = comparer.compare(aligned, kept, annotation, asked, watch)
-    compact = [_text(warning) for warning in warned if issubclass(warning.category, EmbeddingWarning)]
-    told = (*told, *moved, *cell_cautions(cohort, kept, asked, compared.look))
-    notes = (*_left_out_notes(cohort, kept, asked.min_cells), *cohort.warnings, *compact, *told)
+    cautions = cell_cautions(cohort, kept, asked, compared.look)
+    notes = (*cohort.warnings, *compact, *remarks, *cautions)
+    left_out = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
+    if left_out:
+        fewer = f"fewer than {counted(asked.min_cells or 1, 'cell')}"
+        were = verb(len(left_out), "was", "were")
+        notes = (f"{counted(len(left_out), 'sample')} with {fewer} {were} left out: {listed(left_out)}.", *notes)
     watch.stage("diagnose graph", 1)
-    if not asked.allow_components:
-        _check_whole(compared.comparison)
+    comparison = compared.comparison
+    if not asked.allow_components and comparison.diagnosis.n_components > 1:
+        cells = comparison.sizes @ comparison.measures.masses
+        check_components(comparison.graph.node_affinity, comparison.graph.gather(cells[None])[0])
     watch.advance()
-    return _finish(
-        compared, design._replace(notes=notes), watch, asked, source=input_record(cohort),
+    study = _finish(
+        compared, design, notes, watch, asked, source=input_record(cohort),
         parameters=asked.record() | {"variables": list(design.chosen)}, how=comparer.record(),
     )  # fmt: skip
+    return _with_map(study, aligned, kept, annotation, compared.rows, asked, watch)
+
+
+def _with_map(
+    study: Study,
+    cohort: Cohort,
+    kept: Intp,
+    annotation: Annotation | None,
+    rows: Intp | None,
+    asked: StudyParameters,
+    watch: Clock,
+) -> Study:
+    """Return the study with a map of its cells if the cohort has a map or the parameters request a map."""
+    name = check_cell_map(cohort, asked.cell_map)
+    if name is None:
+        return study
+    watch.stage("map cells", 1)
+    tested, witness = _grouped(study.findings, study.variables, asked), None
+    if tested:
+        with suppress(InvalidInputError):  # if a group has only one sample, draw the map without a witness
+            groups, blocks = study.variables[tested[0]], study.blocks or None
+            witness = witness_of(study.comparison, tested[0], groups, reference=asked.reference, blocks=blocks)
+    cells, notes = None, study.notes
+    try:
+        cells = map_cells(
+            cohort, kept, study.comparison, name,
+            random_state=asked.random_state, annotation=annotation, rows=rows, witness=witness,
+        )  # fmt: skip
+    except InvalidInputError as error:  # the results of the study are worth more than its map
+        notes = (*notes, Sentence(f"The report has no map of the cells: {error.sentence.marked}"))
+    watch.advance()
+    watch.end()
+    return replace(study, cell_map=cells, notes=notes, record=replace(study.record, seconds=watch.seconds))
 
 
 def check_study(
-    cohort: Cohort, asked: StudyParameters, refusals: list[str] | None = None
+    cohort: Cohort, asked: StudyParameters, errors: list[str] | None = None
 ) -> tuple[Intp, SampleDesign | None]:
-    """Return the samples to compare and what is asked of them, before any cell is read, or raise if that cannot be.
+    """Check a study before cells are read; return the indices of the samples to compare and their design, or raise.
 
     Parameters
     ----------
     cohort, asked
         The samples, and the parameters of the study.
-    refusals
-        Every reason against the study is appended here instead of raised, so that a reader can fix all of them; the
-        samples are then all, and their design None, where it is theirs that cannot be.
+    errors
+        List that collects the messages of all errors, so that the user can fix all errors at once; None: raise the
+        first error. With a list, all samples are returned if the choice of samples failed, and None if the design is
+        invalid.
     """
     kept = np.arange(len(cohort.names))
-    with _noted(refusals):
-        kept = _enough_cells(cohort, asked.min_cells)
-    with _noted(refusals):
-        _check_noise(cohort, kept, asked)
-    with _noted(refusals):
+    with _noted(errors):
+        kept = _enough_cells(cohort, asked)
+    with _noted(errors):
         equal_count(asked.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
     if asked.units is not None:
-        with _noted(refusals):
+        with _noted(errors):
             check_units(asked.units)
-        with _noted(refusals):
+        with _noted(errors):
             check_enough_samples(len(kept))
-    before, table, chosen = len(refusals or ()), cohort.samples.iloc[kept], list[str]()
+    with _noted(errors):
+        check_cell_map(cohort, asked.cell_map)
+    before, table, chosen = len(errors or ()), cohort.samples.iloc[kept], list[str]()
     for name in (*asked.numeric, *asked.categorical):
-        with _noted(refusals):
+        with _noted(errors):
             cohort.variable(name)
-    with _noted(refusals):
+    with _noted(errors):
         table = read_variables(table, asked.numeric, asked.categorical)
     wanted = asked.variables if asked.formula is None else asked.design
     for names in (None,) if wanted is None else [[name] for name in dict.fromkeys(wanted)]:
-        with _noted(refusals):
+        with _noted(errors):
             chosen += choose_variables(cohort, table, names, (*asked.blocks, *asked.design))
     cells = asked.cells
-    if refusals is not None and cells is not None and clusters_wanted(cohort, asked) is None:
-        with _noted(refusals):
+    if errors is not None and cells is not None and clusters_wanted(cohort, asked) is None:
+        with _noted(errors):
             annotate(cells, cohort.annotation(cells), cohort.n_cells)
     if asked.reference is not None and chosen:
-        with _noted(refusals):
+        with _noted(errors):
             check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
     blocks: dict[str, Sequence[object]] = {}
     for name in asked.blocks:
-        with _noted(refusals):
-            blocks[name] = _check_block(cohort.variable(name).iloc[kept], name)
-    if len(refusals or ()) > before:
+        with _noted(errors):
+            blocks[name] = _check_known(
+                f"a block in {quoted(name)} for every sample", cohort.variable(name).iloc[kept], table
+            )
+    if len(errors or ()) > before:
         return kept, None
     covariates = None
-    with _noted(refusals):
+    with _noted(errors):
         for name in asked.design:
             cohort.variable(name)
         covariates = _covariates(table, blocks or None, asked)
     if asked.align_batch is not None:
-        with _noted(refusals):
+        with _noted(errors):
             for name in (asked.align_batch, asked.anchors or asked.align_batch):
                 cohort.variable(name)
             check_batches(*_batches(table, asked), numeric=asked.numeric)
-    return kept, SampleDesign(table, chosen, blocks or None, covariates, ())
+    return kept, SampleDesign(table, chosen, blocks or None, covariates)
 
 
 @contextmanager
-def _noted(refusals: list[str] | None) -> Iterator[None]:
-    """Note an error among others, if there is a list of them, or let it pass."""
+def _noted(errors: list[str] | None) -> Iterator[None]:
+    """Append the message of a raised error to the list; without a list, let the error pass."""
     try:
         yield
     except HeatmoverError as error:
-        if refusals is None:
+        if errors is None:
             raise
-        refusals.append(error.sentence)
-
-
-def _annotation(
-    cohort: Cohort, aligned: Cohort, asked: StudyParameters, n_jobs: int | None, progress: Progress
-) -> tuple[Annotation | None, tuple[str, ...]]:
-    """Return the type of each cell, from the file or by clusters of the cells as they are compared, and what to say."""
-    n_clusters = clusters_wanted(cohort, asked)
-    if n_clusters is not None:
-        clusters = cluster_cells(aligned, n_clusters, random_state=asked.random_state, n_jobs=n_jobs, progress=progress)
-        return clusters, (cluster_note(clusters),)
-    if asked.cells is None:
-        return None, ()
-    return annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells), ()
+        errors.append(error.sentence)
 
 
 def study_comparison(
@@ -679,24 +721,25 @@ def study_comparison(
     progress: Progress = SILENT,
     **changes: Any,
 ) -> Study:
-    """Examine the variables of samples that were compared already.
+    """Test the metadata of samples whose distances are already computed.
 
     Parameters
     ----------
     comparison
-        From `compare`.
+        Comparison from `compare`.
     variables
-        Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (by its index
-        if that holds the names). The most important first.
+        Values ``(n_samples,)`` by name, in the order of ``comparison.names``: a mapping, or a DataFrame (aligned by its
+        index, if the index holds the names). The most important variable comes first.
     cells
-        Type of each point of the graph, ``(n_points,)``, such as that of each cell; in a mapping of one entry, or a
-        Series, it has a name. With landmarks these are the points: `study_cohort` counts every cell for its own type.
+        Cell type of each point of the graph, ``(n_points,)``. The name of a Series, or the key of a mapping with one
+        entry, becomes the name of the annotation. If landmarks were used, the points are the landmarks; `study_cohort`
+        uses the type of every cell instead.
     source
-        What the samples were made from, for the record: ``"name"``, ``"format"``, ``"dimensions"`` and the like.
+        Description of the input, for the record, with keys such as ``"name"``, ``"format"`` and ``"dimensions"``.
     blocks, progress
         As in `examine`.
     **changes
-        Parameters by their names: ``adjust`` and ``formula`` of these variables, ``reference``, ``numeric``,
+        Parameters by name: ``adjust`` and ``formula`` of these variables, ``reference``, ``numeric``,
         ``categorical``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
 
     Examples
@@ -710,17 +753,17 @@ def study_comparison(
     """
     pandas = import_extra("pandas", package="pandas", extra="cohort")
     names = list(comparison.names)
-    watch = Clock(progress)
+    watch = Clock.of(progress)
     columns = {} if variables is None else sample_columns(variables, names)
-    # An order of categories is part of a column's type.
     given = {} if variables is None else variables
-    kinds = {place: given[key].dtype for place, key in enumerate(given) if hasattr(given[key], "dtype")}
-    # The text type of pandas 3 cannot hold a lone surrogate, so texts and names are objects, and names come last.
+    # Store texts and names as objects, because the text type of pandas 3 cannot hold a lone surrogate.
     index = pandas.Index(names, dtype=object, name="sample")
-    kept = [object if any(isinstance(value, str) for value in column) else None for column in columns.values()]
-    series = [pandas.Series(column, index, kind) for column, kind in zip(columns.values(), kept, strict=True)]
-    table = pandas.DataFrame(dict(enumerate(series)), index=index)
-    table = table.astype(kinds)
+    series = {}
+    for place, (key, values) in enumerate(zip(given, columns.values(), strict=True)):
+        text = object if any(isinstance(value, str) for value in values) else None
+        # Keep the dtype of a column, because it includes the order of categories.
+        series[place] = pandas.Series(values, index, getattr(given[key], "dtype", text))
+    table = pandas.DataFrame(series, index=index)
     table.columns = pandas.Index(list(columns), dtype=object)
     chosen = list(columns)
     annotation = None if cells is None else _named(cells, comparison.graph.n_points)
@@ -730,21 +773,23 @@ def study_comparison(
     asked = StudyParameters(block=list(tied), cells=named, **changes)
     table = read_variables(table, asked.numeric, asked.categorical)
     for name in asked.design:
-        find(name, chosen, f"a variable of the samples in {argument('adjust' if asked.formula is None else 'formula')}")
+        find(
+            name, chosen, f"a column of sample metadata in {argument('adjust' if asked.formula is None else 'formula')}"
+        )
     chosen = list(asked.design) if asked.formula is not None else [name for name in chosen if name not in asked.adjust]
     if asked.reference is not None:
         check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
     covariates = _covariates(table, tied or None, replace(asked, variables=None if asked.formula else chosen))
     record = asked.record() | {"variables": chosen}
     return _finish(
-        Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates, ()), watch, asked,
+        Compared(comparison, annotation), SampleDesign(table, chosen, tied or None, covariates), (), watch, asked,
         source=source, how={"how": "before"},
         parameters={name: record[name] for name in ("variables", "block", "cells", *TESTED)},
     )  # fmt: skip
 
 
 def _named_blocks(blocks: Any) -> dict[str, Any]:
-    """Return blocks by name; those of one variable without a name are called so."""
+    """Return blocks by name; a single variable without a name is called "blocks"."""
     if blocks is None:
         return {}
     if hasattr(blocks, "columns") or isinstance(blocks, Mapping):
@@ -755,6 +800,7 @@ def _named_blocks(blocks: Any) -> dict[str, Any]:
 def _finish(
     compared: Compared,
     design: SampleDesign,
+    remarks: tuple[str, ...],
     watch: Clock,
     asked: StudyParameters,
     *,
@@ -762,7 +808,7 @@ def _finish(
     parameters: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> Study:
-    """Examine the variables of samples that were compared, contrast their cells, and put the study together."""
+    """Test sample metadata, contrast cell types, and assemble the study."""
     comparison = compared.comparison
     findings = examine(
         comparison.test_distances,
@@ -771,13 +817,12 @@ def _finish(
         adjust=design.covariates,
         shown=comparison.distances,
         numeric=[name for name in asked.numeric if name in design.chosen],
-        categorical=[name for name in asked.categorical if name in design.chosen],
         progress=watch,
         **asked.tests,
     )
     terms, left_out = _terms(comparison, findings, design, asked)
     notes = (
-        *design.notes,
+        *remarks,
         *table_cautions(
             design.table,
             design.chosen,
@@ -790,84 +835,76 @@ def _finish(
         *left_out,
         *_comparison_notes(comparison),
     )
-    contrast = None
+    contrast, composition = None, None
     if compared.annotation is not None:
         watch.stage("contrast cells", 1)
         try:
             contrast = _contrast(compared, design, findings, asked)
         except InvalidInputError as error:
             why = error.sentence.marked
-            notes = (*notes, Sentence(f"Which types of {quoted(compared.annotation.name)} differ: {why}"))
+            notes = (*notes, Sentence(f"The types of {quoted(compared.annotation.name)} were not compared: {why}"))
+        masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
+        composition = shares_of(compared.annotation, masses)
         watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
-    composition = None
-    if compared.annotation is not None:
-        masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
-        composition = shares_of(compared.annotation, masses)
     noise = noise_sentences(comparison)
-    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, composition)
+    blocks = design.blocks or {}
+    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, composition, blocks)
 
 
 def _terms(
     comparison: Comparison, findings: Sequence[Finding], design: SampleDesign, asked: StudyParameters
 ) -> tuple[DesignResult | None, tuple[str, ...]]:
-    """Return what each term of the design explains, and a note if that cannot be told."""
+    """Return the variation that each term of the design explains, or notes that state why it cannot be tested."""
     first = next((finding for finding in findings if finding.answer is not None), None)
     if design.covariates is None or first is None:
         return None, ()
     known, terms = np.ones(len(design.table), dtype=bool), design.covariates
     try:
-        if asked.formula is None:
-            known, terms = _after_covariates(design, first)
+        if asked.formula is None:  # covariates, then the variable, for the samples that have a value
+            known, values = known_values(design.table[first.variable].tolist())
+            held = terms.take(known)
+            tested = design_of({first.variable: values}, numeric=[first.variable] if first.kind == "number" else [])
+            terms = Design((*held.terms, *tested.terms), held.n_samples)
         blocks = {name: np.asarray(labels, object)[known] for name, labels in (design.blocks or {}).items()}
-        part = np.ix_(known, known)
+        pairs = np.ix_(known, known)
         result = examine_design(
-            comparison.test_distances[part], terms, by="margin" if asked.formula else "terms",
-            blocks=blocks or None, shown=comparison.distances[part], **asked.tests,
+            comparison.test_distances[pairs], terms, by="margin" if asked.formula else "terms",
+            blocks=blocks or None, shown=comparison.distances[pairs], **asked.tests,
         )  # fmt: skip
     except InvalidInputError as error:
-        return None, (Sentence(f"What each covariate explains: {error.sentence.marked}"),)
+        return None, (Sentence(f"The covariates were not tested: {error.sentence.marked}"),)
     return result, ()
 
 
-def _after_covariates(design: SampleDesign, finding: Finding) -> tuple[Bool, Design]:
-    """Return which samples have a value of a variable, and the covariates and then the variable as their design."""
-    known, kept = known_values(design.table[finding.variable].tolist())
-    assert design.covariates is not None
-    held = design.covariates.take(known)
-    tested = design_of({finding.variable: kept}, numeric=[finding.variable] if finding.kind == "number" else [])
-    return known, Design((*held.terms, *tested.terms), held.n_samples)
-
-
 def _contrast(
-    compared: Compared,
-    design: SampleDesign,
-    findings: Sequence[Finding],
-    asked: StudyParameters,
+    compared: Compared, design: SampleDesign, findings: Sequence[Finding], asked: StudyParameters
 ) -> CellContrast:
-    """Return which cell types differ between the groups of the first variable that has groups, and the reference."""
-    tested = [finding.variable for finding in findings if finding.kind == "groups" and finding.answer is not None]
-    if asked.reference is not None and tested:
-        tested = [check_reference(asked.reference, {name: design.table[name].tolist() for name in tested})]
+    """Contrast cell types between two groups of the first categorical variable, or of the one with the reference."""
+    tested = _grouped(findings, design.table, asked)
     if not tested:
-        raise InvalidInputError("a variable of the samples with groups that could be tested", "none")
+        raise InvalidInputError("categorical sample metadata that could be tested", "none")
     name = tested[0]
     unadjusted = next(finding.adjusted for finding in findings if finding.variable == name)
     assert compared.annotation is not None
     return contrast_cells(
         compared.comparison, compared.annotation, design.table[name], variable=name, reference=asked.reference,
-        blocks=_one_or_several(design.blocks), cells=compared.cells, features=compared.features,
+        blocks=design.blocks, cells=compared.cells, features=compared.features,
         feature_names=compared.feature_names, unadjusted=unadjusted, **asked.tests,
     )  # fmt: skip
 
 
-def _one_or_several(blocks: Mapping[str, Any] | None) -> Any:
-    return next(iter(blocks.values())) if blocks is not None and len(blocks) == 1 else blocks
+def _grouped(findings: Sequence[Finding], table: Any, asked: StudyParameters) -> list[str]:
+    """Return the tested categorical variables, or only the variable that contains the requested reference group."""
+    tested = [finding.variable for finding in findings if finding.kind == "groups" and finding.answer is not None]
+    if asked.reference is not None and tested:
+        return [check_reference(asked.reference, {name: table[name].tolist() for name in tested})]
+    return tested
 
 
 def _named(cells: Any, n_points: int) -> Annotation:
-    """Return the type of each point, with the name that it has."""
+    """Return the type of each point as an annotation; its default name is "cell type"."""
     if isinstance(cells, Mapping):
         if len(cells) != 1:
             raise InvalidInputError("cells: one annotation", f"{len(cells)}")
@@ -877,53 +914,51 @@ def _named(cells: Any, n_points: int) -> Annotation:
     return annotate("cell type" if name is None else str(name), cells, n_points)
 
 
-def _enough_cells(cohort: Cohort, min_cells: int | None) -> Intp:
-    """Return which samples to keep, or raise if they are too few, too small or too many."""
-    least = min_cells or 1
+def _enough_cells(cohort: Cohort, asked: StudyParameters) -> Intp:
+    """Return the indices of the samples with enough cells, or raise if samples are too few, too small or too many."""
+    least = asked.min_cells or 1
     single = [name for name, size in zip(cohort.names, cohort.sizes, strict=True) if size < 2]
-    if min_cells is None and single:
+    if asked.min_cells is None and single:
         raise InvalidInputError(
             "at least two cells in every sample",
             f"one in {len(single)} of {counted(len(cohort.names), 'sample')} ({listed(single)})",
-            f"{argument('min_cells', 2)} leaves them out, {argument('min_cells', 1)} keeps them",
+            f"{argument('min_cells', 2)} leaves out these samples, {argument('min_cells', 1)} keeps them",
         )
     kept = np.flatnonzero(cohort.sizes >= least)
     if len(kept) < 2:
         raise InvalidInputError(
-            f"at least two samples{f' of {least} cells' if least > 1 else ''} to compare",
-            f"{len(kept)} of {len(cohort.names)}",
+            f"at least two samples{f' with {least} or more cells' if least > 1 else ''} to compare",
+            f"{len(kept)} of {counted(len(cohort.names), 'sample')}",
             f"lower {argument('min_cells')}" if len(cohort.names) > 1 else "check the column that names the samples",
         )
-    check_all_pairs(len(kept))  # before the cells are read
+    check_all_pairs(len(kept))
+    if (asked.bias == "corrected" or asked.n_bootstrap) and cohort.sizes[kept].max() < 2:
+        raise InvalidInputError(
+            "a sample with at least two cells, to estimate sampling noise",
+            f"{counted(len(kept), 'sample')} with 1 cell each",
+            f"{argument('bias', 'raw')} compares samples without correction",
+        )
     return kept
 
 
-def _check_noise(cohort: Cohort, kept: Intp, asked: StudyParameters) -> None:
-    """Raise, before any cell is read, if noise is to be assessed and every sample has a single cell."""
-    if (asked.bias == "corrected" or asked.n_bootstrap) and cohort.sizes[kept].max() < 2:
-        raise InvalidInputError(
-            "a sample of at least two cells, to tell noise from difference",
-            f"{counted(len(kept), 'sample')} of 1 cell",
-            f"{argument('bias', 'raw')} compares them as they are",
-        )
-
-
 def choose_variables(
-    cohort: Cohort, table: Any, variables: Sequence[str] | None, apart: str | Sequence[str] | None
+    cohort: Cohort, table: Any, variables: Sequence[str] | None, excluded: str | Sequence[str] | None
 ) -> list[str]:
-    """Return the variables to examine; those asked for by name must be there and vary.
+    """Return the names of the variables to examine; raise if a variable that the user named is missing or constant.
 
-    ``apart`` names those that nobody needs to ask for: blocks and covariates.
+    ``excluded`` contains the names of blocks and covariates, which are not examined by default.
     """
     if variables is None:
-        left = {apart} if isinstance(apart, str) else set(apart or ())
+        left = {excluded} if isinstance(excluded, str) else set(excluded or ())
         return [str(name) for name in table.columns if name not in left and _varied(table[name])]
     for name in variables:
         values = cohort.variable(name).loc[table.index].dropna()
         if values.nunique() < 2:
-            seen = f"only {quoted(values.iloc[0])}" if len(values) else "no value at all"
+            seen = f"only {quoted(values.iloc[0])}" if len(values) else "no value"
             raise InvalidInputError(
-                f"{quoted(name)} to differ between samples", f"{seen} in all {len(table)}", "choose another variable"
+                f"{quoted(name)} to differ between samples",
+                f"{seen} in {counted(len(table), 'sample')}",
+                "choose another variable",
             )
     return list(dict.fromkeys(variables))
 
@@ -931,63 +966,52 @@ def choose_variables(
 def _covariates(table: Any, blocks: Any | None, asked: StudyParameters) -> Design | None:
     if not asked.design:
         return None
-    columns = {name: table[name].tolist() for name in asked.design}
-    for name, values in columns.items():
-        _check_known(name, values, table, "to hold it fixed")
-    if asked.align_batch in columns:  # numbers of batches are names
+    columns = {
+        name: _check_known(f"a value of {quoted(name)} for every sample, to hold it fixed", table[name], table)
+        for name in asked.design
+    }
+    if asked.align_batch in columns:  # read batch numbers as names
         columns[asked.align_batch] = list(as_groups(columns[asked.align_batch]))
     design = design_of(columns, formula=asked.formula, numeric=asked.numeric)
-    asked_about = asked.variables or ()
+    to_check = asked.variables or ()
     if asked.formula is not None:
         check_design(design, blocks=blocks)
-        asked_about = asked.design[:1]  # of the others a finding tells
-    for name in asked_about:
+        to_check = asked.design[:1]  # problems with the other variables are reported in their findings
+    for name in to_check:
         check_adjusted(name, table[name].tolist(), design, blocks=blocks, numeric=name in asked.numeric)
     return design
 
 
 def _batches(table: Any, asked: StudyParameters) -> tuple[list[Any], dict[str, list[Any]], list[Any] | None]:
-    """Return the batch of each sample, what is kept, and the material of anchors, or None."""
+    """Return the batch of each sample, the variables whose effects are not removed, and the anchors or None."""
     assert asked.align_batch is not None
-    keep = {name: table[name].tolist() for name in asked.kept_variables} if asked.anchors is None else {}
-    for name, values in {**keep, asked.align_batch: table[asked.align_batch].tolist()}.items():
-        _check_known(name, values, table, "to align batches")
-    anchors = None if asked.anchors is None else table[asked.anchors].tolist()
-    return table[asked.align_batch].tolist(), keep, anchors
+    columns = {
+        name: _check_known(f"a value of {quoted(name)} for every sample, to align batches", table[name], table)
+        for name in (*(() if asked.anchors else asked.kept_variables), asked.align_batch)
+    }
+    batch = columns.pop(asked.align_batch)
+    return batch, columns, None if asked.anchors is None else table[asked.anchors].tolist()
 
 
-def _check_known(name: str, values: list[Any], table: Any, what: str) -> None:
-    missing = [sample for sample, value in zip(table.index, values, strict=True) if is_missing(value)]
+def _check_known(expected: str, values: Any, table: Any) -> list[Any]:
+    """Return the values of a variable, or raise if values are missing."""
+    column = list(values)
+    missing = [sample for sample, value in zip(table.index, column, strict=True) if is_missing(value)]
     if missing:
         raise InvalidInputError(
-            f"a value of {quoted(name)} for every sample, {what}",
-            f"none for {len(missing)} of {counted(len(values), 'sample')} ({listed(missing)})",
-            "leave these samples out, or the variable",
+            expected,
+            f"none for {len(missing)} of {counted(len(column), 'sample')} ({listed(missing)})",
+            "leave out these samples or this variable",
         )
+    return column
 
 
 def _varied(column: Any) -> bool:
-    """Return whether a variable that nobody asked for is worth a test: not one value, not a name for each sample."""
-    known = column.dropna()
-    different = known.nunique()
-    numeric = known.dtype.kind in "iuf"
-    return bool(different > 1 and len(known) > 3 and (numeric or different <= len(known) // 2))
-
-
-def _check_block(values: Any, name: str) -> list[object]:
-    """Return the block of every sample, or raise if one has none."""
-    missing = int(values.isna().sum())
-    if missing:
-        raise InvalidInputError(
-            f"a block in {quoted(name)} for every sample", f"none for {missing} of {counted(len(values), 'sample')}"
-        )
-    return list(values)
-
-
-def _check_whole(comparison: Comparison) -> None:
-    if comparison.diagnosis.n_components > 1:
-        cells = comparison.sizes @ comparison.measures.masses
-        check_components(comparison.graph.node_affinity, comparison.graph.gather(cells[None])[0])
+    """Return whether to test a variable by default: it varies, and is not a name of every sample."""
+    present = column.dropna()
+    different = present.nunique()
+    numeric = present.dtype.kind in "iuf"
+    return bool(different > 1 and len(present) > 3 and (numeric or different <= len(present) // 2))
 
 
 def check_components(affinity: Any, cells: Float64) -> None:
@@ -996,43 +1020,35 @@ def check_components(affinity: Any, cells: Float64) -> None:
     Parameters
     ----------
     affinity
-        Of the graph, ``(n_nodes, n_nodes)``.
+        Affinity of the graph, ``(n_nodes, n_nodes)``.
     cells
-        How many cells each node stands for, ``(n_nodes,)``: a landmark may stand for many.
+        Number of cells at each node, ``(n_nodes,)``; a landmark represents several cells.
     """
     n_components, component = connected_components(affinity, directed=False)
     inside = np.bincount(component, weights=cells)
-    apart = 1 - float(inside.max() / inside.sum())
-    if apart > MOST_APART:
+    outside = 1 - float(inside.max() / inside.sum())
+    if outside > MOST_APART:
         raise InvalidInputError(
             "a connected graph",
-            f"{counted(n_components, 'component')}, with {apart:.0%} of the cells outside the largest",
-            f"raise {argument('n_neighbors')}, remove outliers, or {argument('allow_components', True)} to go on: mass "
-            "then never moves between components",
-        )
-
-
-def _left_out_notes(cohort: Cohort, kept: Intp, min_cells: int | None) -> Iterator[str]:
-    names = [cohort.names[i] for i in np.setdiff1d(np.arange(len(cohort.names)), kept)]
-    if names and min_cells is not None:
-        yield (
-            f"{counted(len(names), 'sample')} with fewer than {counted(min_cells, 'cell')} left out: {listed(names)}."
+            f"{counted(n_components, 'component')}, with {outside:.0%} of the cells outside the largest",
+            f"raise {argument('n_neighbors')}, remove outliers, or continue with {argument('allow_components', True)}, "
+            "which never moves mass between components",
         )
 
 
 def _comparison_notes(comparison: Comparison) -> Iterator[str]:
-    """Yield which cells took part, how sure the distances are, their unit, and what landmarks cost."""
+    """Yield notes on drawn cells, sampling noise, units and landmarks."""
     if comparison.drawn is not None:
-        yield f"{comparison.drawn}. The others took no part."
+        yield f"{comparison.drawn}. The other cells were not used."
     yield from _size_notes(comparison)
     if comparison.uncertainty is not None:
-        yield f"Noise: {comparison.uncertainty.describe(comparison.noise_floor)}"
+        yield " ".join(sentence for sentence in noise_sentences(comparison) if sentence not in (NOISY, RELIABLE))
         if unreliable(comparison):
             yield NOISY
     if comparison.calibration is not None:
         yield comparison.calibration.describe()
     if comparison.landmark_agreement is not None:
-        yield f"Landmarks stood for the cells: {comparison.landmark_agreement}."
+        yield f"Landmarks approximate the cells: {comparison.landmark_agreement}."
 
 
 def _size_notes(comparison: Comparison) -> Iterator[str]:
@@ -1042,32 +1058,30 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     nearest = comparison.nearest(1)[0][:, 0]
     if nearest.min() == nearest.max():
         return
-    a, b = centered_ranks(np.stack([sizes.astype(np.float64), nearest]))
-    correlation = float(a @ b / np.sqrt((a @ a) * (b @ b)))
+    ranks = centered_ranks(np.stack([sizes.astype(np.float64), nearest]))
+    correlation = float(np.asarray(np.corrcoef(ranks))[0, 1])
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
         few = f"; {counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE}" if small else ""
-        remedy = f"{argument('bias', 'corrected')} removes it, " if comparison.bias == "raw" else ""
+        remedy = f"{argument('bias', 'corrected')} removes the bias, " if comparison.bias == "raw" else ""
         yield Sentence(
-            f"Small samples look far from all others: the fewer cells, the further the nearest sample (Spearman "
-            f"{correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). Part of any difference "
-            f"may be the number of cells; {remedy}{argument('equal_cells', True)} draws equally many from every "
-            f"sample, {argument('min_cells')} leaves small samples out."
+            f"Small samples look artificially distant: the fewer cells a sample has, the further away is its nearest "
+            f"sample (Spearman {correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). This "
+            "bias "
+            f"may explain part of any difference. {remedy}{argument('equal_cells', True)} draws equally many cells "
+            f"from every sample, {argument('min_cells')} leaves small samples out."
         )
 
 
-def _text(warning: warnings.WarningMessage) -> str:
-    """Return what was warned of, as it was said."""
-    said: str = warning.message.args[0] if isinstance(warning.message, Warning) else warning.message
-    return said
-
-
 @contextmanager
-def _quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Leave out what the diagnosis says again, at its place, and give what else was warned of."""
+def _quiet() -> Iterator[list[str]]:
+    """Yield a list for embedding warnings. Graph warnings are dropped, because the diagnosis repeats them."""
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        yield warned
+        yield messages
     for warning in warned:
-        if not issubclass(warning.category, GraphWarning | EmbeddingWarning):
+        if isinstance(warning.message, EmbeddingWarning):
+            messages.append(warning.message.args[0])
+        elif not issubclass(warning.category, GraphWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -1,4 +1,4 @@
-"""Tools for AnnData: distances between samples, the samples as an AnnData of their own, and the cells that differ."""
+"""Compute on AnnData in memory: distances between samples, an AnnData of samples, and differing cells; for users."""
 
 from heatmover.tl._distances import sample_distances
 from heatmover.tl._explain import explain

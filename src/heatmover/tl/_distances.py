@@ -1,17 +1,18 @@
-"""`sample_distances`: from cells in an AnnData to distances between samples in its ``.uns``."""
+"""Compute the distances between the samples of an AnnData and write them to its ``.uns`` (`sample_distances`).
+
+Users call it with cells in memory. Results are written only after all computations.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from heatmover._base.types import Int32
-from heatmover._base.validation import check_sparse
 from heatmover._base.words import counted, find, listed, quoted, verb
 from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
@@ -22,9 +23,7 @@ from heatmover.graphs.graph import Graph
 from heatmover.measures import Measures, measures_from_labels
 from heatmover.study.comparison import compare
 from heatmover.study.parameters import Units
-from heatmover.tl.layout import check_target, names_to_store, pack, read_labels, write
-
-__all__ = ["sample_distances"]
+from heatmover.tl.layout import check_target, pack, read_labels, write
 
 
 def sample_distances(
@@ -48,63 +47,65 @@ def sample_distances(
 ) -> Any:
     """Compute the distances between the samples of an AnnData and write them to ``.uns``.
 
-    Everything is computed first and written last: if anything fails, ``adata`` is as it was.
+    Results are written last, so ``adata`` does not change if an error occurs.
 
     Parameters
     ----------
     adata
-        Cells in rows.
+        AnnData with one row per cell.
     sample_key
-        Column of ``.obs`` that tells the sample of each cell: text, numbers or categories, none missing. A category
-        without cells is not a sample. A sample of one cell is legal; a warning names it.
+        Column of ``.obs`` with the sample of each cell: text, numbers or categories, none missing. Categories without
+        cells are ignored. Samples of a single cell are allowed; a warning names them.
     use_rep
-        The space in which cells are near: a key of ``.obsm``, ``"X"``, or a list of variables. Default: ``"X_pca"`` if
-        there is one, else ``"X"``, which may have at most 100 variables.
+        Representation for cell-cell distances: a key of ``.obsm``, ``"X"``, or a list of variables. Default:
+        ``"X_pca"`` if it exists, else ``"X"``, which may have at most 100 variables.
     neighbors_key
-        Take the graph over the cells that is there instead of making one: a key of ``.uns`` written by
-        `scanpy.pp.neighbors`, or a key of ``.obsp``. It is taken as it is, without loops if it has none: ones on
-        the diagonal of scanpy's connectivities changed the rank correlation with the exact distances by less than
-        0.007. Where density varies along a curved shape the graph that is made by default keeps lengths better: on the
-        swiss roll it reaches 0.98, scanpy's 0.83; on simulated cohorts both reach 0.96 to 0.98.
+        Use an existing graph over the cells: a key of ``.uns`` written by `scanpy.pp.neighbors`, or a key of ``.obsp``.
+        The graph is used unchanged. Self-loops (ones on the diagonal) are not added to scanpy's connectivities, because
+        they changed the rank correlation with exact distances by less than 0.007. If density varies along a curved
+        shape, the default graph preserves lengths better: on the swiss roll, the rank correlation with exact distances
+        is 0.98 with the default graph and 0.83 with scanpy's graph. On simulated cohorts, it is 0.96 to 0.98 with both
+        graphs.
     n_neighbors
-        Neighbours of each cell in the graph that is made.
+        Number of neighbors of each cell in the default graph.
     standardize
-        Give every feature mean 0 and variance 1 first.
+        Give every feature mean 0 and variance 1 before the comparison.
     landmarks
-        Let so many centers of k-means stand for the cells, as in `heatmover.compare`.
+        Number of landmarks that approximate the cells, as in `heatmover.compare`.
     model
-        Settings other than the defaults: a `DiffusionEMD` without a graph.
+        A `DiffusionEMD` without a graph, to change its settings.
     equal_cells
-        Draw equally many cells from every sample, as in `heatmover.compare`.
+        Number of cells to draw from every sample, as in `heatmover.compare`.
     bias, n_bootstrap
-        As in `heatmover.compare`: distances without the noise of few cells; replicates for intervals.
+        Correction of small-sample bias, and number of bootstrap replicates for confidence intervals, as in
+        `heatmover.compare`.
     units
-        ``"euclidean"`` or ``"geodesic"``: distances in the unit of the representation, as in `heatmover.compare`; not
-        with ``neighbors_key``, whose graph has no lengths.
+        ``"euclidean"`` or ``"geodesic"``: return distances in the unit of the representation, as in
+        `heatmover.compare`. Units cannot be combined with ``neighbors_key``, because that graph has no lengths.
     random_state, n_jobs
         As in `heatmover.compare`.
     key_added
-        Where to write.
+        Key of ``.uns`` under which the results are stored.
     copy
         Return a copy with the results instead of writing to ``adata``.
 
     Returns
     -------
     AnnData or None
-        The copy if ``copy``, else None. ``.uns[key_added]`` holds
+        The copy if ``copy``, else None. ``.uns[key_added]`` contains:
 
         - ``"distances"``, ``(n_samples, n_samples)``, and ``"names"`` and ``"sizes"`` (cells), ``(n_samples,)``;
-        - ``"embedding"``, ``(n_samples, n_features)``, if it takes at most 64 MB: the L1 distance between rows is the
-          distance. Larger ones are left out; ``model=DiffusionEMD(compress=0.1)`` makes them small;
-        - ``"scales"``: ``"scale"`` and ``"share"`` of the mean distance, ``(n_scales,)``, ``"max_scale"`` with its
-          ``"reason"``, and the ``"decay"`` that chose it;
-        - ``"intervals"``: ``"lower"`` and ``"upper"``, ``(n_samples, n_samples)``, and their ``"confidence"``, with
-          ``n_bootstrap``;
-        - ``"units"``: unit, exact pairs and errors, and the ``"knots"`` and ``"values"`` of the curve from L1 distances
-          of the embedding to the distances, with ``units``;
-        - ``"landmarks"``: their number and what they cost, if there are any;
-        - ``"drawn"``: how many cells of each sample were drawn, of how many, with ``equal_cells``;
-        - ``"params"``: what was asked for.
+        - ``"embedding"``, ``(n_samples, n_features)``, whose L1 distances are the distances. Embeddings above 64 MB are
+          not stored; ``model=DiffusionEMD(compress=0.1)`` makes them smaller;
+        - ``"scales"``: each ``"scale"`` and its ``"share"`` of the mean distance, ``(n_scales,)``; ``"max_scale"``, its
+          ``"reason"``, and ``"decay"``, the values from which the largest scale was chosen;
+        - ``"intervals"``, if ``n_bootstrap`` is given: confidence limits ``"lower"`` and ``"upper"``,
+          ``(n_samples, n_samples)``, and the level ``"confidence"``;
+        - ``"units"``, if ``units`` are given: unit, exact pairs and errors, and the ``"knots"`` and ``"values"`` of the
+          curve that converts L1 distances in the embedding to the distances;
+        - ``"landmarks"``, if landmarks were used: number of landmarks, and the error that they cause;
+        - ``"drawn"``, if ``equal_cells`` is given: number of cells drawn from each sample and in total;
+        - ``"params"``: the parameters.
 
     See Also
     --------
@@ -124,21 +125,27 @@ def sample_distances(
     (8, 8)
     """
     check_target(adata, key_added, copy)
-    # Kept with the distances, so that what they say can be looked at again, on the same landmarks.
+    # The settings are stored with the distances, so that `explain` can repeat the comparison on the same landmarks.
     settings: dict[str, Any] = {
         "n_neighbors": n_neighbors, "landmarks": landmarks, "equal_cells": equal_cells, "bias": bias,
         "n_bootstrap": n_bootstrap, "units": units, "random_state": random_state,
     }  # fmt: skip
     asked: dict[str, Any] = {"sample_key": sample_key, **settings}
-    places: npt.NDArray[Any] | Graph
     if neighbors_key is None:
         use_rep = _check_representation(adata, use_rep)
-        places, measures = _from_representation(adata, sample_key, use_rep, standardize=standardize)
-        asked |= {"use_rep": names_to_store(use_rep), "standardize": bool(standardize)}
+        # Convert lists to arrays, because anndata cannot store lists.
+        used = use_rep if isinstance(use_rep, str) else np.array(list(use_rep), dtype=object)
+        asked |= {"use_rep": used, "standardize": bool(standardize)}
+    elif use_rep is not None or standardize:
+        given = "use_rep" if use_rep is not None else "standardize"
+        raise InvalidInputError(
+            "either a representation or neighbors_key",
+            f"{given} and neighbors_key",
+            "neighbors_key already names a graph",
+        )
     else:
-        _refuse_both(use_rep, standardize)
-        places, measures = _from_neighbors(adata, sample_key, neighbors_key)
         asked |= {"neighbors_key": neighbors_key, "n_neighbors": None}
+    places, measures = read_input(adata, asked)
     result = compare(places, measures, model=model, n_jobs=n_jobs, **settings)
     packed = pack(result, asked)
     target = adata.copy() if copy else adata
@@ -160,53 +167,39 @@ def _check_representation(adata: Any, use_rep: str | Sequence[str] | None) -> st
     return use_rep
 
 
-def _from_representation(
-    adata: Any, sample_key: str, use_rep: str | Sequence[str], *, standardize: bool
-) -> tuple[npt.NDArray[Any], Measures]:
-    cohort = read_cohort(adata, sample_key=sample_key, representation=use_rep, annotations=[], standardize=standardize)
-    _warn(cohort.warnings)
-    return cohort.points(), _measures(cohort.names, cohort.codes)
-
-
-def _from_neighbors(adata: Any, sample_key: str, neighbors_key: str) -> tuple[Graph, Measures]:
-    labels = read_labels(adata, sample_key, [])
-    graph = Graph.from_affinity(_connectivities(adata, neighbors_key))
-    single = [name for name, size in zip(labels.names, labels.sizes, strict=True) if size == 1]
-    if single:
+def read_input(adata: Any, asked: Mapping[str, Any]) -> tuple[npt.NDArray[Any] | Graph, Measures]:
+    """Return the cells (or the graph over them) and the samples that the parameters of `sample_distances` select."""
+    sample_key = str(asked["sample_key"])
+    places: npt.NDArray[Any] | Graph
+    if "neighbors_key" in asked:
+        labels = read_labels(adata, sample_key, [])
+        names, codes = labels.names, labels.codes
+        places = Graph.from_affinity(_connectivities(adata, str(asked["neighbors_key"])))
+        single = [name for name, size in zip(names, labels.sizes, strict=True) if size == 1]
         subject = f"{counted(len(single), 'sample')} {verb(len(single), 'has', 'have')}"
-        _warn([f"{subject} a single cell: {listed(single)}."])
-    return graph, _measures(labels.names, labels.codes)
-
-
-def _measures(names: tuple[str, ...], codes: Int32) -> Measures:
-    # Codes are ordered as the names are; to sort a million names again would take seconds.
-    return replace(measures_from_labels(codes), names=names)
+        sentences = [f"{subject} a single cell: {listed(single)}."] if single else []
+    else:
+        used = asked["use_rep"]
+        cohort = read_cohort(
+            adata,
+            sample_key=sample_key,
+            representation=str(used) if isinstance(used, str) else [str(name) for name in used],
+            annotations=[],
+            standardize=bool(asked["standardize"]),
+        )
+        places, names, codes, sentences = cohort.points(), cohort.names, cohort.codes, list(cohort.warnings)
+    for sentence in sentences:
+        warnings.warn(sentence, UserWarning, stacklevel=3)
+    # Use codes, which are already sorted like the names: sorting a million names would take seconds.
+    return places, replace(measures_from_labels(codes), names=names)
 
 
 def _connectivities(adata: Any, key: str) -> Any:
-    """Return the affinity between cells that a key of uns points to, or a key of obsp holds."""
+    """Return the affinity between cells from a key of obsp, or from the key of obsp that an entry of uns names."""
     settings = adata.uns.get(key)
     if hasattr(settings, "get"):
-        pointed = settings.get("connectivities_key", "connectivities")
-        return _square(adata.obsp[find(pointed, list(adata.obsp), f"obsp to hold what uns[{quoted(key)}] points to")])
-    known = [name for name, value in adata.uns.items() if hasattr(value, "get") and "connectivities_key" in value]
-    what = "neighbors_key to be a key of uns written by scanpy.pp.neighbors, or of obsp"
-    return _square(adata.obsp[find(key, [*adata.obsp, *known], what)])
-
-
-def _square(affinity: Any) -> Any:
-    check_sparse("the connectivities", affinity)
-    return sp.csr_array(affinity) if sp.issparse(affinity) else affinity
-
-
-def _refuse_both(use_rep: object, standardize: bool) -> None:
-    if use_rep is not None or standardize:
-        given = "use_rep" if use_rep is not None else "standardize"
-        raise InvalidInputError(
-            "either a representation or neighbors_key", f"{given} and neighbors_key", "the graph is there already"
-        )
-
-
-def _warn(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        warnings.warn(sentence, UserWarning, stacklevel=4)
+        target = settings.get("connectivities_key", "connectivities")
+        return adata.obsp[find(target, list(adata.obsp), f"obsp to hold the graph to which uns[{quoted(key)}] refers")]
+    of_scanpy = [name for name, value in adata.uns.items() if hasattr(value, "get") and "connectivities_key" in value]
+    what = "neighbors_key to be a key of obsp, or a key that scanpy.pp.neighbors wrote to uns"
+    return adata.obsp[find(key, [*adata.obsp, *of_scanpy], what)]

@@ -1,4 +1,7 @@
-"""`explain`: which cells of an AnnData differ between two groups of its samples, written to ``.obs``."""
+"""Find the cells of an AnnData that differ between two groups of its samples and write them to ``.obs`` (`explain`).
+
+Users call it after `sample_distances`. It reads the results in ``.uns``, and stores its own results in addition.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,19 @@ from heatmover.attribution.contrast import choose_groups, first_of_order
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.measures import Measures, is_missing, measures_from_weights
-from heatmover.study.cell_types import Annotation, CellContrast, CellMasses, annotate, contrast_cells
+from heatmover.graphs.graph import Graph
+from heatmover.measures import is_missing, measures_from_weights
+from heatmover.study.cell_types import CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.study.comparison import Comparison, compare, in_units
 from heatmover.study.examination import label
 from heatmover.study.parameters import COMPARED
-from heatmover.tl._distances import _from_neighbors, _from_representation
+from heatmover.tl._distances import read_input
 from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack, write
 from heatmover.transport.calibration import Calibration, Curve
 
-__all__ = ["explain"]
-
-# What `sample_distances` writes beside it.
+# Keys that `sample_distances` writes and `explain` must not overwrite.
 TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks", "drawn", "intervals", "units")
-# Distances that are computed again differ by rounding in float32, and by no more.
+# Relative tolerance when distances are computed again: they may differ from stored distances only by float32 rounding.
 SAME = 1e-3
 
 
@@ -51,36 +53,35 @@ def explain(
 ) -> Any:
     """Find the cells that differ between two groups of samples and write their scores to ``.obs``.
 
-    `sample_distances` must have been called before. Graph and diffusion are made again as it made them, which takes as
-    long, and the distances must come out the same. Everything is computed first and written last: if anything fails,
-    ``adata`` is as it was.
+    Call `sample_distances` first. The graph and the diffusion are computed again, which takes as long as the first
+    time; if the distances differ from the stored distances, an error is raised. Results are written last, so ``adata``
+    does not change if an error occurs.
 
     Parameters
     ----------
     adata
-        Cells in rows, those that `sample_distances` saw.
+        AnnData that was passed to `sample_distances`, with the same cells.
     groupby
-        Column of ``.obs`` with the group of each sample, the same in all its cells. Samples without one do not take
-        part.
+        Column of ``.obs`` with the group of each sample, constant within samples. Samples without a group are left out.
     group, reference
-        The group to explain, and the one to compare it with. Default of two groups: the reference is the one that is
-        called so (control, healthy, untreated ...), else the first of an ordered category, else the second by name. Of
-        more, ``group`` must be named, and ``reference`` is all other samples.
+        The group to explain, and the group to compare it with. With two groups, the default reference is the group with
+        a typical name (control, healthy, untreated ...), else the first group of an ordered category, else the second
+        group by name. With more groups, ``group`` is required, and ``reference`` defaults to all other samples.
     annotation
-        Column of ``.obs`` with the type of each cell: test types too. Cells without one are a
-        type of their own.
+        Column of ``.obs`` with the type of each cell, to also test cell types. Cells without a type form a separate
+        type.
     features
-        Names of ``.var``, such as markers or genes: which of them differ, in the values of ``.X``, within each type of
-        ``annotation``.
+        Names of variables, such as markers or genes. Their values in ``.X`` are tested for differences within each type
+        of ``annotation``.
     sample_key
-        Column with the sample of each cell; default that of `sample_distances`, and it can be no other.
+        Column with the sample of each cell; must be the column that `sample_distances` used, which is the default.
     blocks
-        Column that ties samples together, such as the patient or the batch. If every block is of one group, its samples
-        are averaged, else samples are compared within their block.
+        Column that identifies dependent samples, such as the patient or the batch. If all samples of every block are in
+        one group, they are averaged; otherwise samples are compared within blocks.
     key
-        Where `sample_distances` wrote.
+        Key of ``.uns`` under which `sample_distances` stored its results.
     key_added
-        Name of these scores, if there are to be several; default ``key``.
+        Prefix of the new columns, to store several results; default: ``key``.
     n_permutations, random_state
         As in `explain_groups`.
     copy
@@ -89,23 +90,28 @@ def explain(
     Returns
     -------
     AnnData or None
-        The copy if ``copy``, else None. ``.obs`` has, each with ``key_added`` in front,
+        The copy if ``copy``, else None. ``.obs`` has the following columns, each with the prefix ``key_added``:
 
-        - ``"_score"``: how surely the density around a cell differs; positive where the group has more;
-        - ``"_log_ratio"``: natural logarithm of how many times denser the group is there, relative to most cells;
-        - ``"_q_value"``: share of false discoveries among all cells at least as sure;
-        - ``"_witness"``: the function that tells the two groups apart best, see `Explanation`.
+        - ``"_score"``: evidence that the density of cells around a cell differs between the groups; positive if the
+          density is higher in the group;
+        - ``"_log_ratio"``: natural logarithm of the density in the group divided by the density in the reference,
+          relative to the value of most cells;
+        - ``"_q_value"``: q-value (false-discovery rate) of the difference in density;
+        - ``"_witness"``: witness of the distance between the group means, positive where the group is denser and
+          negative where the reference is denser; see `Explanation`.
 
-        Where landmarks stood for the cells, a cell has the values of its landmark. Cells that were not drawn, with
-        ``equal_cells``, have NaN. ``.uns[key]["explain"]``, or
-        ``.uns[key][key_added]`` if that was given, holds ``"params"``, ``"distance"`` between the means of the groups
-        and, with ``annotation``, ``"types"``: a DataFrame with a row for each type, see `heatmover.study.CellType`;
-        with ``features`` also ``"drivers"``, with a row for each type and feature, see `heatmover.attribution.Drivers`.
-        ``"no_calls"`` says why all q-values are 1 where so few samples cannot reach a p-value of 0.05.
+        If landmarks approximate the cells, each cell has the values of its landmark. With ``equal_cells``, cells that
+        were not drawn have NaN.
+
+        ``.uns[key]["explain"]``, or ``.uns[key][key_added]`` if ``key_added`` is given, contains ``"params"`` and the
+        ``"distance"`` between the means of the groups. With ``annotation``, it also contains ``"types"``, a DataFrame
+        with a row for each type, see `heatmover.study.CellType`. With ``features``, it also contains ``"drivers"``, a
+        table with a row for each type and feature, see `heatmover.attribution.Drivers`. If there are too few samples to
+        reach a p-value of 0.05, ``"no_calls"`` explains why all q-values are 1.
 
     See Also
     --------
-    heatmover.explain_groups : the same without AnnData.
+    heatmover.explain_groups : the same method for arrays.
 
     Examples
     --------
@@ -128,24 +134,45 @@ def explain(
     check_anndata(adata, copy)
     check_integer("n_permutations", n_permutations, minimum=1)
     check_integer("random_state", random_state, minimum=0)
-    place, prefix = _place(key, key_added)
+    if key_added is not None and (
+        not isinstance(key_added, str) or not key_added or "/" in key_added or key_added in TAKEN
+    ):
+        raise InvalidInputError("key_added to be a name of its own without '/'", repr(key_added))
+    prefix = key if key_added is None else key_added
     stored = unpack(adata, key)
     samples = _samples(adata, stored, sample_key)
     groups = _of_samples(adata, samples, groupby, "groupby")
-    tied = None if blocks is None else _blocks(_of_samples(adata, samples, blocks, "blocks"), blocks)
+    tied = None
+    if blocks is not None:
+        block_of = _of_samples(adata, samples, blocks, "blocks")
+        missing = sum(value is None for value in block_of)
+        if missing:
+            count = f"none for {missing} of {len(block_of)}"
+            raise InvalidInputError(f"a block in {quoted(blocks)} for every sample", count)
+        tied = LabelNames(blocks).add_all(block_of)
     names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
-    annotated = None if annotation is None else _annotation(adata, annotation)
+    annotated = None
+    if annotation is not None:
+        find(annotation, list(adata.obs.columns), "annotation to be a column of obs")
+        annotated = annotate(annotation, adata.obs[annotation], adata.n_obs)
     given = _features(adata, features, annotation)
     result, cells = _again(adata, stored)
-    # A graph that was given has all cells as its points, also those that were not drawn.
+    # All cells are points of an existing graph, even if they were not drawn.
     drawn = None if result.drawn is None or "neighbors_key" in stored["params"] else result.drawn.rows
     if annotated is not None and drawn is not None:
         annotated = annotated._replace(codes=annotated.codes[drawn])
         given = None if given is None else given[drawn]
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
-    points = _contrast(result, groups, tied, design)
-    # Of the L1 distance between the means, and of what tells them apart, the same as of other distances.
+    known = [i for i, value in enumerate(groups) if not is_missing(value)]
+    points = explain_groups(
+        result.model,
+        result.measures.masses[known],
+        [label(groups[i]) for i in known],
+        blocks=None if tied is None else [tied[i] for i in known],
+        **design,
+    )
+    # Factor that converts the witness and the L1 distance between the group means to the unit of the distances.
     factor = result.unit_factor(points.distance)
     types = None
     if annotated is not None:
@@ -161,47 +188,45 @@ def explain(
             **design,
         )
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
-    columns = _columns(points, None if cells is None else cells.nodes, prefix)
-    columns[f"{prefix}_witness"] *= factor
-    if drawn is not None:
-        columns = {name: _at(drawn, values, adata.n_obs) for name, values in columns.items()}
+    columns = {
+        f"{prefix}_score": points.scores,
+        f"{prefix}_log_ratio": points.log_ratios,
+        f"{prefix}_q_value": points.q_values,
+        f"{prefix}_witness": points.explanation.witness * factor,
+    }
+    for name, values in columns.items():
+        of_cells = np.array(values if cells is None else values[cells.nodes])
+        columns[name] = of_cells
+        if drawn is not None:
+            columns[name] = np.full(adata.n_obs, np.nan)
+            columns[name][drawn] = of_cells
     target = adata.copy() if copy else adata
-    packed = _packed(points, types, asked)
-    packed["distance"] *= factor
-    write(target, key, {**target.uns[key], place: packed}, columns)
+    packed = _packed(points, factor * points.distance, types, asked)
+    write(target, key, {**target.uns[key], key_added or "explain": packed}, columns)
     return target if copy else None
 
 
-def _place(key: str, key_added: str | None) -> tuple[str, str]:
-    """Return where in the results of the distances to write, and what the columns begin with."""
-    if key_added is None:
-        return "explain", key
-    if not isinstance(key_added, str) or not key_added or "/" in key_added or key_added in TAKEN:
-        raise InvalidInputError("key_added to be a name of its own without '/'", repr(key_added))
-    return key_added, key_added
-
-
 def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> Labels:
-    """Return the sample of each cell, or raise if these are not the cells of the stored distances."""
-    known = str(stored["params"]["sample_key"])
-    if sample_key is not None and sample_key != known:
+    """Return the sample of each cell, or raise if the stored distances were computed from other cells."""
+    before = str(stored["params"]["sample_key"])
+    if sample_key is not None and sample_key != before:
         raise InvalidInputError(
-            f"sample_key={quoted(known)}, as in hm.tl.sample_distances",
+            f"sample_key={quoted(before)}, as in hm.tl.sample_distances",
             quoted(sample_key),
             "call hm.tl.sample_distances with it first",
         )
-    labels = read_labels(adata, known, [])
+    labels = read_labels(adata, before, [])
     if len(check_stored(stored, labels.names, labels.sizes)) < len(stored["names"]):
         raise InvalidInputError(
             f"the cells of all {counted(len(stored['names']), 'sample')} whose distances are stored",
-            f"those of {len(labels.names)}",
+            f"cells of {len(labels.names)}",
             "call hm.tl.sample_distances on these cells first",
         )
     return labels
 
 
 def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list[Any]:
-    """Return the value of each sample in a column, None where it is missing; it must be the same in all cells."""
+    """Return the value of each sample in a column, None if missing, or raise if the column varies within samples."""
     find(column, list(adata.obs.columns), f"{argument} to be a column of obs")
     codes, uniques = factorize(adata.obs[column])
     first = codes[samples.first]
@@ -211,47 +236,36 @@ def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list
             f"{argument}={quoted(column)} to be the same in all cells of a sample",
             f"that it varies within {varying.size} of {counted(len(samples.names), 'sample')} (first: "
             f"{quoted(samples.names[varying[0]])})",
-            "choose a variable of samples, not of cells" + (", or annotation= for it" if argument == "groupby" else ""),
+            "choose sample metadata, not an annotation of cells"
+            + (", or annotation= for it" if argument == "groupby" else ""),
         )
     return [None if code < 0 else uniques[code] for code in first.tolist()]
-
-
-def _blocks(values: list[Any], name: str) -> list[str]:
-    missing = sum(value is None for value in values)
-    if missing:
-        raise InvalidInputError(f"a block in {quoted(name)} for every sample", f"none for {missing} of {len(values)}")
-    return LabelNames(name).add_all(values)
 
 
 def _check_groups(
     groups: list[Any], groupby: str, group: str | None, reference: str | None, first: str | None
 ) -> tuple[str, str | None]:
-    """Return the names of the group and of the reference, None for all others."""
+    """Return the names of the group and of the reference; the reference None means all other samples."""
     counts = Counter(label(value) for value in groups if value is not None)
     if group is None and len(counts) > 2:
         example = next(name for name in sorted(counts) if name != str(reference))
         raise InvalidInputError(
-            "group= to say which group to explain", f"{len(counts)} in {quoted(groupby)}", f"there is {example!r}"
+            "group= to name the group to explain", f"{len(counts)} in {quoted(groupby)}", f"there is {example!r}"
         )
     asked = {"group": group, "reference": reference}
     names = {word: None if name is None else str(name) for word, name in asked.items()}
     return choose_groups(counts, **names, first=first, where=f" in {quoted(groupby)}")
 
 
-def _annotation(adata: Any, name: str) -> Annotation:
-    find(name, list(adata.obs.columns), "annotation to be a column of obs")
-    return annotate(name, adata.obs[name], adata.n_obs)
-
-
 def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -> Any:
-    """Return the values of some variables, ``(n_cells, n_features)``, or None if there are none to look at."""
+    """Return the values of variables by name, ``(n_cells, n_features)``, or None if no features are given."""
     if names is None:
         return None
     if isinstance(names, str) or not len(names):
         raise InvalidInputError("features to be a list of names of var", repr(names))
     if annotation is None:
         raise InvalidInputError(
-            "annotation= with features=, for they are compared within each type",
+            "annotation= with features=, because features are compared within each type",
             "features= alone",
             "name a column of obs",
         )
@@ -260,37 +274,32 @@ def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -
 
 
 def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasses | None]:
-    """Compare the samples as the stored distances were made, or raise if they do not come out the same."""
+    """Repeat the comparison with the stored parameters; raise if the distances differ from the stored distances."""
     asked = stored["params"]
-    many = "landmarks" in stored
-    if "random_state" not in asked or (many and "landmarks" not in asked):
+    if "random_state" not in asked:
         raise InvalidInputError(
-            "distances that can be computed again",
-            "those of an earlier version, through landmarks" if "random_state" in asked else "random_state=None",
-            "call hm.tl.sample_distances again",
+            "distances that can be computed again", "random_state=None", "call hm.tl.sample_distances again"
         )
     model = DiffusionEMD(**{name: _plain(value) for name, value in asked["model"].items()})
+    # Do not calibrate again: the stored calibration gives the units.
+    settings = {name: _plain(asked[name]) for name in COMPARED if name in asked and name != "units"}
+    if "landmarks" not in stored:
+        settings["landmarks"] = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # all was said when the distances were made
-        places, measures = _input(adata, asked)
-        # Units come from what is stored.
-        settings = {
-            name: _plain(asked[name]) for name in COMPARED if name in asked and name not in ("landmarks", "units")
-        }
-        result = compare(
-            places, measures, model=model, landmarks=_plain(asked["landmarks"]) if many else None, **settings
-        )
+        warnings.simplefilter("ignore")  # `sample_distances` already showed all warnings
+        places, measures = read_input(adata, asked)
+        result = compare(places, measures, model=model, **settings)
     if "units" in stored:
         result = in_units(result, _calibration(result.model, stored["units"]))
     order = [result.names.index(str(name)) for name in stored["names"]]
     before = np.asarray(stored["distances"], dtype=np.float64)
     if not np.allclose(result.distances[np.ix_(order, order)], before, rtol=SAME, atol=SAME * float(before.max())):
         raise InvalidInputError(
-            "the cells from which the distances were computed", "other cells, or other cells near them",
+            "the cells from which the distances were computed", "other cells, or other neighbors of the cells",
             "call hm.tl.sample_distances again",
         )  # fmt: skip
     marks = result.landmarks
-    if marks is None:
+    if marks is None or isinstance(places, Graph):
         return result, None
     if result.drawn is None:
         return result, CellMasses(measures.masses, marks.assign(places))
@@ -300,7 +309,7 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
 
 
 def _calibration(model: DiffusionEMD, stored: Mapping[str, Any]) -> Calibration:
-    """Return the calibration that was stored, without its pairs."""
+    """Return the stored calibration, which does not include the exact pairs."""
     figures = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated", "drawing_bias")
     none: Any = np.empty(0)
     return Calibration(
@@ -316,51 +325,18 @@ def _calibration(model: DiffusionEMD, stored: Mapping[str, Any]) -> Calibration:
     )
 
 
-def _input(adata: Any, asked: Mapping[str, Any]) -> tuple[Any, Measures]:
-    sample_key = str(asked["sample_key"])
-    if "neighbors_key" in asked:
-        return _from_neighbors(adata, sample_key, str(asked["neighbors_key"]))
-    used = asked["use_rep"]
-    representation = str(used) if isinstance(used, str) else [str(name) for name in used]
-    return _from_representation(adata, sample_key, representation, standardize=bool(asked["standardize"]))
-
-
 def _plain(value: Any) -> Any:
-    """Return a Python value for what a file gave back."""
+    """Return a Python value for a NumPy scalar that was read from a file."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _contrast(
-    result: Comparison, groups: list[Any], tied: list[str] | None, design: Mapping[str, Any]
-) -> GroupContrast:
-    known = [i for i, value in enumerate(groups) if not is_missing(value)]
-    labels = [label(groups[i]) for i in known]
-    blocks = None if tied is None else [tied[i] for i in known]
-    return explain_groups(result.model, result.measures.masses[known], labels, blocks=blocks, **design)
-
-
-def _columns(contrast: GroupContrast, nodes: Any, prefix: str) -> dict[str, Any]:
-    values = {
-        "score": contrast.scores,
-        "log_ratio": contrast.log_ratios,
-        "q_value": contrast.q_values,
-        "witness": contrast.explanation.witness,
-    }
-    return {f"{prefix}_{name}": np.array(value if nodes is None else value[nodes]) for name, value in values.items()}
-
-
-def _at(rows: Any, values: Any, n_cells: int) -> Any:
-    """Return a value for every cell, NaN for those that were not drawn."""
-    result = np.full(n_cells, np.nan)
-    result[rows] = values
-    return result
-
-
-def _packed(contrast: GroupContrast, types: CellContrast | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _packed(
+    contrast: GroupContrast, distance: float, types: CellContrast | None, asked: Mapping[str, Any]
+) -> dict[str, Any]:
     params = {name: value for name, value in asked.items() if value is not None}
     packed: dict[str, Any] = {
         "params": params | {"group": contrast.group, "reference": contrast.reference},
-        "distance": contrast.distance,
+        "distance": distance,
         "n_samples": np.array(contrast.n_samples),
         "scale": int(contrast.scale),
     }

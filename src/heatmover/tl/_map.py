@@ -1,19 +1,20 @@
-"""`map_samples`: where the samples of an AnnData land on an atlas."""
+"""Map the samples of an AnnData onto an atlas and write the result to its ``.uns`` and ``.obs`` (`map_samples`).
+
+Users call it with cells in memory and with an atlas in memory or on disk.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from heatmover.atlas.atlas import Atlas, load
 from heatmover.errors import InvalidInputError
 from heatmover.tl.layout import check_target, write
-
-__all__ = ["map_samples"]
 
 
 def map_samples(
@@ -23,45 +24,45 @@ def map_samples(
     *,
     k: int | None = None,
     predict: Sequence[str] = (),
-    placement: Literal["nearest", "kernel"] = "nearest",
     n_jobs: int | None = None,
     key_added: str = "heatmover_atlas",
     copy: bool = False,
 ) -> Any:
-    """Map the samples of an AnnData onto an atlas and write what was found to ``.uns`` and ``.obs``.
+    """Map the samples of an AnnData onto an atlas and write the result to ``.uns`` and ``.obs``.
 
-    Everything is computed first and written last: if anything fails, ``adata`` is as it was.
+    Results are written last, so ``adata`` does not change if an error occurs.
 
     Parameters
     ----------
     adata
-        Cells in rows, with the features of the atlas among ``var_names``, or in the key of ``obsm`` that it was built
-        from.
+        AnnData with one row per cell. The features of the atlas must be among ``var_names``, or in the key of ``obsm``
+        from which the atlas was built.
     atlas
-        An `Atlas`, or where one was saved.
+        An `Atlas`, or the path of a saved atlas.
     sample_key
-        Column of ``.obs`` that tells the sample of each cell; default as in the reference.
+        Column of ``.obs`` with the sample of each cell; default: the column from which the samples of the reference
+        were read.
     k
-        Nearest reference samples to write, and to vote; None for 10, or as many as there are.
+        Number of nearest reference samples to store and to predict from. None: 10, or all reference samples if there
+        are fewer than 10.
     predict
-        Variables of the reference to predict.
-    placement
-        How cells go to the nodes, see `Atlas.map`.
+        Names of the variables to predict.
     n_jobs
-        Threads; None for all cores.
+        Number of threads; None for all cores.
     key_added
-        Where to write.
+        Key of ``.uns`` under which the results are stored, and prefix of the new column of ``.obs``.
     copy
         Return a copy with the results instead of writing to ``adata``.
 
     Returns
     -------
     AnnData or None
-        The copy if ``copy``, else None. ``.uns[key_added]`` holds ``"names"``, ``"sizes"``, ``"distances"``
-        ``(n_samples, n_reference)``, ``"reference"`` (names), ``"nearest"`` ``(n_samples, k)`` into these, ``"far"``
-        (share of far cells), ``"p_values"``, ``"covered"`` ("true", "false" or "unknown"), ``"coordinates"`` on the
-        map of the reference, and for each predicted variable its values, votes and chances. ``.obs[key_added + "_p"]``
-        is the p-value of each cell: small where the reference has no such cells.
+        The copy if ``copy``, else None. ``.uns[key_added]`` contains ``"names"``, ``"sizes"``, ``"distances"``
+        ``(n_samples, n_reference)``, ``"reference"`` (names), ``"nearest"`` ``(n_samples, k)`` (indices into these
+        names), ``"far"`` (share of far cells), ``"p_values"``, ``"covered"`` ("true", "false" or "unknown"),
+        ``"coordinates"`` on the map of the reference, and, for each predicted variable, the predicted values, votes and
+        estimated reliability. ``.obs[key_added + "_p"]`` is the p-value of each cell, which is small if the reference
+        has no similar cells.
 
     Examples
     --------
@@ -80,7 +81,7 @@ def map_samples(
     reference = atlas if isinstance(atlas, Atlas) else load(atlas)
     if not isinstance(reference, Atlas):
         raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
-    mapped = reference.map(adata, sample_key=sample_key, placement=placement, n_jobs=n_jobs)
+    mapped = reference.map(adata, sample_key=sample_key, n_jobs=n_jobs)
     n_nearest = min(10, len(reference.names)) if k is None else k
     results: dict[str, Any] = {
         "names": np.array(mapped.names, dtype=object),
@@ -92,21 +93,18 @@ def map_samples(
     }
     for variable in predict:
         answer = mapped.predict(variable, k)
-        values = np.array(answer.values, dtype=np.float64 if answer.is_number else object)
-        values = values if answer.is_number else np.array([str(value) for value in answer.values], dtype=object)
+        values = answer.values if answer.is_number else [str(value) for value in answer.values]
         results.setdefault("predicted", {})[variable] = {
-            "values": values,
+            "values": np.array(values, dtype=np.float64 if answer.is_number else object),
             "votes": answer.votes,
             "chances": answer.chances,
         }
-    if mapped.coverage is not None:
-        told = {None: "unknown", True: "true", False: "false"}
-        results["far"], results["p_values"] = mapped.coverage.shares, mapped.coverage.p_values
-        results["covered"] = np.array([told[verdict] for verdict in mapped.coverage.covered], dtype=object)
+    words = {None: "unknown", True: "true", False: "false"}
+    results["far"], results["p_values"] = mapped.coverage.shares, mapped.coverage.p_values
+    results["covered"] = np.array([words[verdict] for verdict in mapped.coverage.covered], dtype=object)
     for sentence in mapped.warnings:
         warnings.warn(sentence, UserWarning, stacklevel=2)
     target = adata.copy() if copy else adata
     write(target, key_added, results)
-    if mapped.coverage is not None:
-        target.obs[f"{key_added}_p"] = mapped.coverage.cell_p_values
+    target.obs[f"{key_added}_p"] = mapped.coverage.cell_p_values
     return target if copy else None

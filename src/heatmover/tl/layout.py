@@ -1,13 +1,16 @@
-"""`samples`, and how a comparison lies in an AnnData: in ``.uns`` of the cells, and as an AnnData of the samples."""
+"""Store a comparison in the ``.uns`` of an AnnData of cells, read it back, and make an AnnData of samples (`samples`).
+
+Users call `samples`; `tl`, `pl` and reports call the other functions. Only the AnnData that is passed is changed.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any, final
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,71 +25,47 @@ from heatmover.statistics.manifold import classical_scaling, diffusion_map, phat
 from heatmover.study.cell_types import SampleComposition, annotate, shares_of
 from heatmover.study.comparison import Comparison
 
-__all__ = [
-    "KEY",
-    "MAPS",
-    "Labels",
-    "assemble",
-    "check_anndata",
-    "check_stored",
-    "check_target",
-    "composed",
-    "names_to_store",
-    "pack",
-    "read_labels",
-    "samples",
-    "scale_summary",
-    "unpack",
-    "write",
-]
-
-# Under this name the samples know what they are.
+# Default key of ``.uns`` for results; an AnnData with samples as rows is recognized by this key.
 KEY = "heatmover"
 MAPS = ("mds", "diffusion", "phate", "umap")
-# An embedding that takes more would swell a file beyond what its cells take: 100 samples on a graph over 100,000 cells
-# and ten scales come to 400 MB, on 4,000 landmarks to 16 MB.
+# Largest embedding in bytes to store. A larger embedding could take more space than the cells: for 100 samples and ten
+# scales, it takes 400 MB on a graph over 100,000 cells, and 16 MB on 4,000 landmarks.
 LARGEST_EMBEDDING = 64_000_000
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Labels:
+class Labels(NamedTuple):
     """The sample of each cell.
 
     Attributes
     ----------
     names
-        Of the samples, sorted.
+        Names of the samples, sorted.
     codes
-        ``(n_cells,)``: position in ``names``.
+        ``(n_cells,)``: sample of each cell, as an index into ``names``.
     varying
         Columns that vary within samples.
+    sizes
+        ``(n_samples,)``: number of cells of each sample.
+    first
+        ``(n_samples,)``: row number of the first cell of each sample.
     """
 
     names: tuple[str, ...]
     codes: Int32
     varying: tuple[str, ...]
-
-    @cached_property
-    def sizes(self) -> Int64:
-        """``(n_samples,)``: number of cells."""
-        return np.bincount(self.codes, minlength=len(self.names)).astype(np.int64)
-
-    @cached_property
-    def first(self) -> Intp:
-        """``(n_samples,)``: row of the first cell."""
-        return np.unique(self.codes, return_index=True)[1]
+    sizes: Int64
+    first: Intp
 
 
 def check_anndata(adata: Any, copy: bool = False) -> None:
-    """Raise unless this is an AnnData object and, if asked, one that can be copied."""
+    """Raise unless this is an AnnData object and, with ``copy``, in memory."""
     anndata = import_extra("anndata", package="anndata", extra="cohort")
     if isinstance(adata, anndata.AnnData):
         if copy and adata.isbacked:
-            raise InvalidInputError("an AnnData in memory to copy", "one backed by a file", "use copy=False")
+            raise InvalidInputError("an AnnData in memory to copy", "an AnnData backed by a file", "use copy=False")
         return
-    advice = "read the file first, anndata.read_h5ad(path)" if hasattr(adata, "__fspath__") else ""
-    if isinstance(adata, str):
+    advice = ""
+    if isinstance(adata, str | os.PathLike):
         advice = "read the file first, anndata.read_h5ad(path)"
     elif hasattr(adata, "mod"):
         advice = "pass one modality, such as data.mod['rna']"
@@ -94,27 +73,28 @@ def check_anndata(adata: Any, copy: bool = False) -> None:
 
 
 def read_labels(adata: Any, sample_key: str, columns: Sequence[str]) -> Labels:
-    """Return the sample of each cell, and which of some columns vary within samples."""
-    known = list(adata.obs.columns)
-    distinct([str(name) for name in known], "columns of obs")
-    table = SampleTable(find(sample_key, known, f"{argument('sample_key')} to be a column of obs"))
+    """Return the sample of each cell, and the names of the ``columns`` that vary within samples."""
+    present = list(adata.obs.columns)
+    distinct([str(name) for name in present], "columns of obs")
+    table = SampleTable(find(sample_key, present, f"{argument('sample_key')} to be a column of obs"), columns)
     table.add(adata.obs[sample_key], {name: adata.obs[name] for name in columns})
     names, codes = table.finish()
-    return Labels(names, codes, tuple(table.varying))
+    _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
+    return Labels(names, codes, tuple(table.varying), sizes.astype(np.int64), first)
 
 
 def check_target(adata: Any, key_added: object, copy: bool) -> None:
-    """Raise unless results can be written to an AnnData under a key, or to a copy of it."""
+    """Raise unless results can be written to an AnnData (or to its copy) under the key ``key_added``."""
     check_anndata(adata, copy)
     if not isinstance(key_added, str) or not key_added or "/" in key_added:
         raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
 
 
 def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a comparison, and what was asked for, as a dictionary to store."""
+    """Return a comparison and its parameters as a dictionary that AnnData can store."""
     settings = result.model.get_params(deep=False)
     model = {name: value for name, value in settings.items() if name not in ("graph", "n_jobs")}
-    if model["weights"] is not None:  # anndata stores arrays, not tuples
+    if model["weights"] is not None:  # anndata cannot store tuples
         model["weights"] = np.asarray(model["weights"], dtype=np.float64)
     packed: dict[str, Any] = {
         "params": _without_none({**asked, "model": _without_none(model), "version": __version__}),
@@ -140,7 +120,7 @@ def pack(result: Comparison, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(adata: Any, key: str, packed: dict[str, Any], columns: Mapping[str, Any] | None = None) -> None:
-    """Write the results, and columns of cells; a view becomes an object of its own, as scverse tools let it."""
+    """Write results to ``.uns`` and columns to ``.obs``; a view is copied silently, as in other scverse tools."""
     with warnings.catch_warnings():
         if adata.is_view:
             warnings.filterwarnings("ignore", message="Trying to modify attribute")
@@ -150,8 +130,9 @@ def write(adata: Any, key: str, packed: dict[str, Any], columns: Mapping[str, An
 
 
 def unpack(adata: Any, key: str) -> Mapping[str, Any]:
-    """Return the stored results, or say what is not there."""
-    ours = [name for name, value in adata.uns.items() if _is_result(value)]
+    """Return the stored results, or raise an error that names what is missing."""
+    parts = {"params", "names", "sizes", "distances", "scales"}
+    ours = [name for name, value in adata.uns.items() if hasattr(value, "keys") and parts <= set(value)]
     if not ours:
         raise InvalidInputError(
             "an AnnData with distances between samples", "none in uns", "call hm.tl.sample_distances(adata, ...) first"
@@ -160,12 +141,8 @@ def unpack(adata: Any, key: str) -> Mapping[str, Any]:
     return stored
 
 
-def _is_result(value: Any) -> bool:
-    return hasattr(value, "keys") and {"params", "names", "sizes", "distances", "scales"} <= set(value)
-
-
 def scale_summary(result: Comparison) -> dict[str, Any]:
-    """Return the scales compared, what each has of the mean distance, and why the largest is the largest."""
+    """Return the scales, the share of each scale in the mean distance, and the reason for the largest scale."""
     model = result.model
     return {
         "scale": np.asarray(model.scales_, dtype=np.int64),
@@ -176,18 +153,13 @@ def scale_summary(result: Comparison) -> dict[str, Any]:
     }
 
 
-def names_to_store(value: Any) -> Any:
-    """Return a value that h5ad and zarr can store: lists of names become arrays."""
-    return value if isinstance(value, str) else np.array(list(value), dtype=object)
-
-
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    # None is not a value that every version of anndata can store; what is not there was not set.
+    # Leave out None, which older versions of anndata cannot store.
     return {name: value for name, value in values.items() if value is not None}
 
 
 def check_stored(stored: Mapping[str, Any], names: tuple[str, ...], sizes: Int64) -> list[int]:
-    """Return where the samples of today's cells are in the stored results, or raise if those are out of date."""
+    """Return the indices of the current samples in the stored results, or raise if their cells have changed."""
     place = {str(name): i for i, name in enumerate(stored["names"])}
     changed = [n for n, size in zip(names, sizes, strict=True) if n not in place or stored["sizes"][place[n]] != size]
     if changed:
@@ -205,9 +177,9 @@ def composed(adata: Any, key: str, annotation: str) -> SampleComposition:
     Parameters
     ----------
     adata
-        Cells, after `sample_distances`.
+        AnnData of cells after `sample_distances`.
     key
-        Where that wrote.
+        Key of ``.uns`` under which `sample_distances` stored its results.
     annotation
         Column of ``.obs`` with the type of each cell.
     """
@@ -229,22 +201,22 @@ def samples(
     maps: Sequence[str] = ("diffusion",),
     random_state: int = 0,
 ) -> Any:
-    """Return an AnnData whose observations are samples, ready for scanpy's own tools and plots.
+    """Return an AnnData with one row per sample, for the tools and plots of scanpy.
 
     Parameters
     ----------
     adata
-        Cells, after `sample_distances`. It may have lost whole samples since, which are then left out; if single cells
-        came or went, the distances are out of date and an error says so.
+        AnnData of cells after `sample_distances`. If all cells of a sample were removed since, the sample is left out.
+        If only some cells of a sample were added or removed, the distances are out of date, and an error is raised.
     key
-        Where `sample_distances` wrote.
+        Key of ``.uns`` under which `sample_distances` stored its results.
     k
-        Neighbours of each sample in its graph; with fewer samples, all others.
+        Number of neighbors of each sample in the graph of samples, at most all other samples.
     n_components
-        Columns of the maps, as far as there are samples; PHATE and UMAP have two.
+        Number of columns of the maps, or fewer if there are few samples; PHATE and UMAP have two columns.
     maps
-        Which to compute besides ``"mds"`` (classical multidimensional scaling): ``"diffusion"`` (diffusion map),
-        ``"phate"`` and ``"umap"``, which need the extras of these names.
+        Maps to compute in addition to ``"mds"`` (classical multidimensional scaling): ``"diffusion"`` (diffusion map),
+        ``"phate"`` and ``"umap"``, which need the extras ``phate`` and ``umap``.
     random_state
         Seed of PHATE and UMAP.
 
@@ -253,16 +225,16 @@ def samples(
     AnnData
         One row for each sample, in the order of their names:
 
-        - ``.obs``: every column that is constant within samples, with its type, categories and colours, and
+        - ``.obs``: every column that is constant within samples, with its type, categories and colors, and
           ``n_cells``;
-        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and, if it was stored, ``"X_heatmover"``, the embedding whose
-          L1 distances are the distances. For methods that take Euclidean distances ``"X_mds"`` is the right one;
-        - ``.obsp``: ``"distances"``, all of them, and ``"connectivities"``, the graph of `manifold.sample_graph`;
-        - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variation of
-          each axis, and ``"heatmover"`` with parameters, scales, and in ``"varying"`` the columns that vary within
-          samples and were therefore left out.
+        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and ``"X_heatmover"``, the embedding whose L1 distances are the
+          distances, if it was stored. Methods that need Euclidean distances should use ``"X_mds"``;
+        - ``.obsp``: ``"distances"`` of all pairs, and ``"connectivities"``, the graph of `manifold.sample_graph`;
+        - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variance on
+          each axis, and ``"heatmover"`` with parameters, scales, and ``"varying"``: names of columns that vary within
+          samples and are therefore not in ``.obs``.
 
-        There is no ``.X``: a sample is a distribution, not a row of variables.
+        ``.X`` is empty, because a sample is a distribution of cells, not a row of variables.
 
     Examples
     --------
@@ -289,22 +261,23 @@ def samples(
     labels = read_labels(adata, sample_key, [name for name in adata.obs.columns if name != sample_key])
     rows = check_stored(stored, labels.names, labels.sizes)
     if len(rows) < 2:
-        raise InvalidInputError("cells of at least two samples", f"those of {labels.names[0]!r} only")
-    obs = _table(adata, labels)
+        raise InvalidInputError("cells of at least two samples", f"cells of {labels.names[0]!r} only")
+    obs = adata.obs[[name for name in adata.obs.columns if name not in labels.varying]].iloc[labels.first].copy()
+    obs.index = list(labels.names)
+    obs["n_cells"] = labels.sizes
     packed = {
         **stored,
         "distances": np.asarray(stored["distances"], dtype=np.float64)[np.ix_(rows, rows)],
         **({"embedding": np.asarray(stored["embedding"])[rows]} if "embedding" in stored else {}),
-        **({"intervals": _of_rows(stored["intervals"], rows)} if "intervals" in stored else {}),
     }
+    if "intervals" in stored:
+        limits = stored["intervals"]
+        bounds = {name: np.asarray(limits[name])[np.ix_(rows, rows)] for name in ("lower", "upper")}
+        packed["intervals"] = {**bounds, "confidence": float(limits["confidence"])}
     made = assemble(packed, obs, labels.varying, k=k, n_components=count, maps=wanted, random_state=random_state)
-    made.uns.update(_colors(adata, obs))
+    colors = [f"{column}_colors" for column in obs.columns]  # where scanpy stores the colors of categories
+    made.uns.update({name: deepcopy(adata.uns[name]) for name in colors if name in adata.uns})
     return made
-
-
-def _of_rows(intervals: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
-    bounds = {name: np.asarray(intervals[name])[np.ix_(rows, rows)] for name in ("lower", "upper")}
-    return {**bounds, "confidence": float(intervals["confidence"])}
 
 
 def _check_maps(maps: Sequence[str]) -> list[str]:
@@ -312,23 +285,8 @@ def _check_maps(maps: Sequence[str]) -> list[str]:
         raise InvalidInputError("maps to be a list of names", repr(maps), f"write [{maps!r}]")
     for name in maps:
         check_option("every map", name, MAPS)
-    # Scanpy starts its UMAP from this one.
+    # "mds" is always included, because scanpy's UMAP starts from it.
     return list(dict.fromkeys(["mds", *maps]))
-
-
-def _table(adata: Any, labels: Labels) -> Any:
-    """Return what is constant within samples, in the types it has among the cells."""
-    constant = [name for name in adata.obs.columns if name not in labels.varying]
-    table = adata.obs[constant].iloc[labels.first].copy()
-    table.index = list(labels.names)
-    table["n_cells"] = labels.sizes
-    return table
-
-
-def _colors(adata: Any, table: Any) -> dict[str, Any]:
-    """Return scanpy's colours of the categories."""
-    names = [f"{column}_colors" for column in table.columns]
-    return {name: deepcopy(adata.uns[name]) for name in names if name in adata.uns}
 
 
 def assemble(
@@ -346,67 +304,66 @@ def assemble(
     Parameters
     ----------
     packed
-        A comparison as `pack` makes it.
+        Comparison as returned by `pack`.
     table
-        DataFrame with a row for each sample, in the order of the distances.
+        DataFrame of sample metadata with a row for each sample, in the order of the distances.
     varying
-        Columns that were left out of it.
+        Names of columns that vary within samples and are not in ``table``.
     k, n_components, maps, random_state
-        As in `samples`, checked.
+        As in `samples`, already checked.
     """
     anndata = import_extra("anndata", package="anndata", extra="cohort")
     distances = packed["distances"]
     neighbors = min(check_integer("k", k, minimum=1), len(distances) - 1)
     scaling, shares = classical_scaling(distances, min(n_components, len(distances)))
     obsm = {
-        f"X_{name}": scaling if name == "mds" else _MAKERS[name](distances, n_components, neighbors, random_state)
+        f"X_{name}": scaling if name == "mds" else compute_map(name, distances, n_components, neighbors, random_state)
         for name in maps
     }
     if "embedding" in packed:
         obsm["X_heatmover"] = packed["embedding"]
+    names = ("params", "scales", "landmarks", "drawn", "intervals", "units")
+    carried = {name: deepcopy(packed[name]) for name in names if name in packed}
+    # For its UMAP, scanpy requires a representation to start from, and the name of a metric that scanpy supports.
+    settings = {
+        "n_neighbors": neighbors,
+        "method": "umap",
+        "metric": "euclidean",
+        "use_rep": "X_mds",
+        "random_state": 0,
+    }
+    keys = {"connectivities_key": "connectivities", "distances_key": "distances"}
     return anndata.AnnData(
         obs=table,
         obsm=obsm,
         obsp={"distances": distances, "connectivities": sp.csr_matrix(sample_graph(distances, k=neighbors))},
-        uns=_notes(packed, varying, shares, neighbors),
+        uns={
+            KEY: {**carried, "varying": np.array(varying, dtype=object)},
+            "mds": {"variance_ratio": shares},
+            "neighbors": {**keys, "params": {"n_neighbors": neighbors, **settings}},
+        },
     )
 
 
-def _notes(packed: Mapping[str, Any], varying: Sequence[str], shares: Float64, neighbors: int) -> dict[str, Any]:
-    names = ("params", "scales", "landmarks", "drawn", "intervals", "units")
-    carried = {name: deepcopy(packed[name]) for name in names if name in packed}
-    return {
-        KEY: {**carried, "varying": np.array(varying, dtype=object)},
-        "mds": {"variance_ratio": shares},
-        "neighbors": {
-            "connectivities_key": "connectivities",
-            "distances_key": "distances",
-            # Scanpy looks at the representation to start a UMAP, and wants a metric that it knows for it.
-            "params": {
-                "n_neighbors": neighbors,
-                "method": "umap",
-                "metric": "euclidean",
-                "use_rep": "X_mds",
-                "random_state": 0,
-            },
-        },
-    }
+def compute_map(name: str, distances: Float64, n_components: int, k: int, random_state: int = 0) -> Float64:
+    """Return a map of samples other than ``"mds"``; with few samples, ``k`` and ``n_components`` are reduced.
 
-
-def _diffusion(distances: Float64, count: int, neighbors: int, _: int) -> Float64:
-    return diffusion_map(distances, min(count, len(distances) - 1), k=neighbors)
-
-
-def _phate(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
-    return phate(distances, k=max(1, min(neighbors, 5, len(distances) - 2)), random_state=random_state)
-
-
-def _umap(distances: Float64, _: int, neighbors: int, random_state: int) -> Float64:
-    return umap(distances, k=max(1, min(neighbors, len(distances) - 2)), random_state=random_state)
-
-
-_MAKERS: dict[str, Callable[[Float64, int, int, int], Float64]] = {
-    "diffusion": _diffusion,
-    "phate": _phate,
-    "umap": _umap,
-}
+    Parameters
+    ----------
+    name
+        Name of the map, one of `MAPS`.
+    distances
+        Distances between samples, ``(n_samples, n_samples)``.
+    n_components
+        Number of columns of a diffusion map; PHATE and UMAP have two columns.
+    k
+        Number of neighbors of each sample.
+    random_state
+        Seed of PHATE and UMAP.
+    """
+    n_samples = len(distances)
+    if name == "diffusion":
+        return diffusion_map(distances, min(n_components, n_samples - 1), k=min(k, n_samples - 1))
+    if name == "phate":
+        return phate(distances, k=max(1, min(k, 5, n_samples - 2)), random_state=random_state)
+    return umap(distances, k=max(1, min(k, n_samples - 2)), random_state=random_state)

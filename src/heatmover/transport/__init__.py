@@ -1,4 +1,4 @@
-"""Costs of moving mass: exact EMD, distances in units of it, barycenters, and methods to compare with."""
+"""Give distances real units and compute barycenters, for users; submodules compute exact EMD and baselines."""
 
 from heatmover.transport.barycenters import barycenter
 from heatmover.transport.calibration import calibrate

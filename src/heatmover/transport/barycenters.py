@@ -1,14 +1,16 @@
-"""Barycenters: the measure whose mean distance to given ones is smallest.
+"""Compute barycenters, the measures with the smallest mean distance to given measures, for users; touch no files.
 
-The embedding is linear, x -> A x, so that the mean distance is a sum over features of phi_j((A x)_j), where
-``phi_j(a) = sum_i w_i |a - E_ij|`` is piecewise linear. Over the simplex this is a saddle point::
+The embedding is linear, x -> A x. The mean distance is therefore a sum over features j of phi_j((A x)_j), where
+``phi_j(a) = sum_i w_i |a - E_ij|`` is piecewise linear. Minimizing the mean distance over the simplex is a saddle-point
+problem::
 
-    min_x max_z  <A x, z> - sum_j phi_j*(z_j),
+    min_x max_z  <A x, z> - sum_j phi_j*(z_j).
 
-which the primal-dual method of Chambolle and Pock (2011) solves with one embedding and one transpose per step,
-restarted from averages and rebalanced as Applegate et al. (2021) do for linear programs. Any z gives a lower bound,
-``min_i (A' z)_i - sum_j phi_j*(z_j)``, so that the result comes with a certificate. Mirror descent with Polyak steps
-was tried first: after 300 steps on 20 samples of 100 cells its gap was 14 %, that of this method 0.5 %.
+The primal-dual method of Chambolle and Pock (2011) solves this problem with one embedding and one transpose per step.
+It is restarted from averages, and its step lengths are rebalanced, as Applegate et al. (2021) do for linear programs.
+Any z gives a lower bound of the minimum, ``min_i (A' z)_i - sum_j phi_j*(z_j)``, which certifies the result. After 300
+steps on 20 samples of 100 cells, the gap between result and lower bound was 0.5%, compared with 14% for mirror descent
+with Polyak steps.
 """
 
 from __future__ import annotations
@@ -19,52 +21,49 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Bool, Float64
 from heatmover._base.validation import as_array, check_integer, check_number, check_threads
 from heatmover._base.words import counted
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.errors import ConvergenceWarning, InvalidInputError
 from heatmover.measures import check_measures
 
-__all__ = ["Barycenter", "barycenter"]
-
-
-# Steps between two looks at the gap, which cost about as much as four steps.
+# Number of steps between two checks of the gap; a check costs about as much as four steps.
 CHECK_EVERY = 20
-# A run of steps starts anew from its average when the gap has fallen by this factor since the last start, or when the
-# run makes up this share of all steps. The values matter little: of 0.2 to 0.6, and of 0.2 to never, none was best on
-# all of three problems of 25 points.
+# The method restarts from the average of the steps since the last restart when the gap has fallen to the share FALLEN
+# of its value at that restart, or when these steps make up the share LONG_RUN of all steps. The values matter little:
+# no value of FALLEN from 0.2 to 0.6 and no value of LONG_RUN from 0.2 to infinity was best on all of three problems of
+# 25 points.
 FALLEN, LONG_RUN = 0.4, 0.36
-# The product of the two step lengths stays this much below the inverse square of the norm of A, which 20 steps of the
-# power method find from below.
+# Step lengths are MARGIN times their upper limit, the inverse of the norm of A. POWER_STEPS steps of the power method
+# estimate the norm. The margin is needed because the estimate is a lower bound of the norm.
 MARGIN, POWER_STEPS = 0.9, 20
-# A mean distance below this share of the largest possible one is rounding of float32.
+# A mean distance below this share of the largest possible distance is a rounding error of float32.
 ROUNDING = 1e-6
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Barycenter(ReadOnlyArrays):
-    """A measure in the middle of others; `barycenter` makes one.
+    """A barycenter of measures, as returned by `barycenter`.
 
     Attributes
     ----------
     masses
-        ``(n_points,)``: not negative, sum 1.
+        ``(n_points,)``: non-negative masses of the points that sum to one.
     objective
-        Its mean distance to the measures, by weight.
+        Weighted mean distance from the barycenter to the measures.
     lower_bound
-        No measure has a smaller one than this.
+        Lower bound of the objective over all possible measures.
     history
-        ``(n_checks, 2)``: objective and lower bound, best so far, after every 20 steps; the first row belongs to the
-        weighted mean of the measures, where the search begins.
+        ``(n_checks, 2)``: best objective and lower bound so far, after every 20 steps. The first row belongs to the
+        starting point, the weighted mean of the measures.
     n_iterations
-        Steps taken.
+        Number of steps taken.
     converged
-        Whether the gap between objective and lower bound is at most ``tol`` of the objective.
+        True if the gap between objective and lower bound is at most ``tol`` times the objective.
 
     Examples
     --------
@@ -100,30 +99,30 @@ def barycenter(
     n_iterations: int = 2_000,
     tol: float = 0.01,
 ) -> Barycenter:
-    """Return the measure whose weighted mean distance to given measures is smallest, with a certificate.
+    """Return the measure with the smallest weighted mean distance to given measures, with a certified lower bound.
 
-    It is to distributions what the median is to numbers: a measure that carries half of all weight is its own
-    barycenter, and few outliers move it little.
+    The barycenter generalizes the median. A measure that has half of the total weight is the barycenter, and a few
+    outliers have little influence.
 
     Parameters
     ----------
     model
         A fitted `DiffusionEMD`.
     measures
-        ``(n_measures, n_points)``; their embeddings are held in memory, twice.
+        Measures ``(n_measures, n_points)``. Memory must be large enough for two copies of their embedding.
     weights
-        Of the measures, ``(n_measures,)``, not negative; they are divided by their sum. Default: equal.
+        Non-negative weights of the measures, ``(n_measures,)``; they are divided by their sum. Default: equal weights.
     support
-        Points that may carry mass: indices, or booleans ``(n_points,)``. Default: all.
+        Points that may have mass: indices, or booleans ``(n_points,)``. Default: all points.
     n_iterations
-        Most steps; each costs one embedding and one transpose of a single measure.
+        Maximum number of steps; each costs one embedding and one transpose of a single measure.
     tol
-        Gap between objective and lower bound at which to stop, as a share of the objective.
+        Largest gap between objective and lower bound at which the method stops, as a share of the objective.
 
     Returns
     -------
     Barycenter
-        With a `ConvergenceWarning` if the gap is larger than ``tol``.
+        The barycenter. A `ConvergenceWarning` is given if the gap is larger than ``tol``.
 
     Examples
     --------
@@ -135,26 +134,27 @@ def barycenter(
     >>> middle.masses.shape, round(float(middle.masses.sum()), 9)
     ((180,), 1.0)
     """
-    if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError("a fitted DiffusionEMD", type(model).__name__)
-    check_is_fitted(model)
+    check_fitted(model)
     rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
     shares = _check_weights(weights, rows.shape[0])
     allowed = _check_support(support, rows.shape[1])
     most = check_integer("n_iterations", n_iterations, minimum=0)
     gap = check_number("tol", tol, above=0)
     kept, nodes = np.flatnonzero(shares), model.graph_.gather(rows)
-    inside = model.graph_.gather(allowed[None].astype(np.float64))[0]  # points of each node that may carry mass
+    inside = model.graph_.gather(allowed[None].astype(np.float64))[0]  # number of allowed points of each node
     problem = _Problem(model, nodes[kept], shares[kept], inside > 0)
-    result = _solve(problem, _start(nodes, shares, inside > 0), most, gap)
+    # Start from the weighted mean of the measures on the support, or from the uniform measure if the mean is zero.
+    start = np.where(inside > 0, np.asarray(nodes.T @ shares).ravel(), 0.0)
+    start = start if start.sum() > 0 else (inside > 0).astype(np.float64)
+    result = _solve(problem, start / start.sum(), most, gap)
     # Equal points share the mass of their node.
     spread = model.graph_.spread(result.masses / np.maximum(inside, 1))
     result = replace(result, masses=np.where(allowed, spread, 0.0))
     if not result.converged:
         warnings.warn(
-            f"Expected a gap of at most {gap:.2g} of the objective, found {result.objective - result.lower_bound:.2g} "
-            f"of {result.objective:.2g} after {counted(result.n_iterations, 'step')}; allow more n_iterations or a "
-            f"larger tol.",
+            f"Expected a gap between objective and lower bound of at most {gap:.2g} of the objective, found a gap of "
+            f"{result.objective - result.lower_bound:.2g} at an objective of {result.objective:.2g} after "
+            f"{counted(result.n_iterations, 'step')}; raise n_iterations or tol.",
             ConvergenceWarning,
             stacklevel=2,
         )
@@ -171,7 +171,7 @@ def _check_weights(weights: npt.ArrayLike | None, n_measures: int) -> Float64:
         )
     numbers = array.astype(np.float64)
     if not np.isfinite(numbers).all() or numbers.min() < 0 or numbers.sum() == 0:
-        raise InvalidInputError("weights that are not negative and not all zero", f"{numbers.min():g} as the smallest")
+        raise InvalidInputError("non-negative weights that are not all zero", f"a smallest value of {numbers.min():g}")
     return np.asarray(numbers / numbers.sum())
 
 
@@ -179,35 +179,29 @@ def _check_support(support: npt.ArrayLike | None, n_points: int) -> Bool:
     if support is None:
         return np.ones(n_points, dtype=bool)
     array = as_array("support", support)
-    allowed = np.zeros(n_points, dtype=bool)
-    if array.dtype == bool and array.shape == (n_points,):
-        allowed |= array
-    elif (
-        array.dtype.kind in "iu" and array.ndim == 1 and (not array.size or -1 < array.min() <= array.max() < n_points)
-    ):
-        allowed[array] = True
-    else:
+    valid = array.shape == (n_points,)
+    if array.dtype != bool:
+        valid = array.dtype.kind in "iu" and array.ndim == 1
+        valid = valid and (array.size == 0 or -1 < array.min() <= array.max() < n_points)
+    if not valid:
         raise InvalidInputError(
             f"support as indices below {n_points} or {n_points} booleans", f"shape {array.shape} of {array.dtype}"
         )
+    allowed = np.zeros(n_points, dtype=bool)
+    allowed[array] = True
     if not allowed.any():
         raise InvalidInputError("a support of at least one point", "none")
     return allowed
 
 
-def _start(rows: Any, shares: Float64, allowed: Bool) -> Float64:
-    """Return the weighted mean of the measures on the support, or the uniform measure if it has no mass there."""
-    mean = np.where(allowed, np.asarray(rows.T @ shares).ravel(), 0.0)
-    return np.asarray(mean / mean.sum() if mean.sum() > 0 else allowed / allowed.sum())
-
-
 class _Problem:
-    """The objective, its conjugate and the two linear maps.
+    """The saddle-point problem: the objective, its conjugate and the two linear maps.
 
     Parameters
     ----------
     model, rows, shares, allowed
-        As checked by `barycenter`; every share is positive.
+        Model, measures on its nodes, their weights (all positive), and nodes that may have mass, as checked by
+        `barycenter`.
     """
 
     def __init__(self, model: DiffusionEMD, rows: Any, shares: Float64, allowed: Bool) -> None:
@@ -217,46 +211,48 @@ class _Problem:
         columns = np.ascontiguousarray(self._embedding.T)
         order = np.argsort(columns, axis=1, kind="stable")
         self._kinks = np.take_along_axis(columns, order, axis=1)
-        # The slope of phi_j to the right of each of its kinks; to the left of the first it is -1.
-        self._slopes = (2 * np.cumsum(shares[order], axis=1) - 1).astype(self._kinks.dtype)
-        self._slopes[:, -1] = 1
-        # Two measures that never meet are this far apart.
+        # Slope of phi_j to the left of its first kink, and to the right of each kink.
+        slopes = (2 * np.cumsum(shares[order], axis=1) - 1).astype(self._kinks.dtype)
+        slopes[:, -1] = 1
+        self._slopes = np.pad(slopes, ((0, 0), (1, 0)), constant_values=-1)
+        # The largest possible distance, between measures whose heat never overlaps.
         self.largest = 2 * float(np.abs(model.prepared_.layout.matrix).sum())
 
     def embed(self, masses: Float64) -> Float64:
-        """Return A x."""
+        """Return A x, the embedding of the masses x."""
         rows = self._model.prepared_.embed(masses[None], n_threads=self._n_threads)
         return np.asarray(rows[0], dtype=np.float64)
 
     def pull_back(self, dual: Float64) -> Float64:
-        """Return A' z."""
+        """Return A' z, the transpose of the embedding applied to the dual point z."""
         functions = self._model.prepared_.embed_transposed(dual[None], n_threads=self._n_threads)
         return np.asarray(functions[0], dtype=np.float64)
 
     def objective(self, features: Float64) -> float:
-        """Return the mean distance of a point of the embedding to the measures."""
+        """Return the weighted mean distance between an embedded measure, ``features``, and the measures."""
         return float(
             sum(share * np.abs(features - row).sum() for share, row in zip(self._shares, self._embedding, strict=True))
         )
 
     def lower_bound(self, dual: Float64, pulled: Float64) -> float:
-        """Return what no measure's objective is below, from a dual point in [-1, 1] and its transpose."""
-        from heatmover._base.compiled.l1 import supporting
-
-        features = np.empty_like(dual)
-        supporting(dual, self._kinks, self._slopes, features)
+        """Return a lower bound of the objective from a dual point in [-1, 1] and ``pulled``, its `pull_back`."""
+        # The maximum that defines the conjugate is at the kinks where the slopes pass the dual point.
+        place = (self._slopes[:, 1:-1] < dual[:, None]).sum(axis=1, keepdims=True)
+        features = np.take_along_axis(self._kinks, place, axis=1)[:, 0].astype(np.float64)
         return float(pulled[self.allowed].min() - dual @ features + self.objective(features))
 
     def dual_step(self, dual: Float64, features: Float64, length: float) -> Float64:
-        """Return the proximal step of the conjugate: z + length * a, less length * prox of phi / length."""
-        from heatmover._base.compiled.l1 import dual_step
-
-        result = np.empty_like(dual)
-        dual_step(dual, features, length, self._kinks, self._slopes, result)
-        return result
+        """Return the proximal step of the conjugate: z + length * a minus length * prox of phi / length."""
+        target = dual / length + features
+        # Between two kinks the slope is constant. The solution lies in the first interval whose end is not passed.
+        place = (target[:, None] - self._slopes[:, :-1] / length > self._kinks).sum(axis=1, keepdims=True)
+        nearest = target - np.take_along_axis(self._slopes, place, axis=1)[:, 0] / length
+        before = np.take_along_axis(self._kinks, np.maximum(place - 1, 0), axis=1)[:, 0]
+        nearest = np.where(place[:, 0] > 0, np.maximum(nearest, before), nearest)
+        return np.clip(dual + length * (features - nearest), -1.0, 1.0)
 
     def norm(self) -> float:
-        """Return the largest singular value of A, from below."""
+        """Return a lower estimate of the largest singular value of A."""
         vector = np.cos(np.arange(self.allowed.size))
         size = 1.0
         for _ in range(POWER_STEPS):
@@ -275,15 +271,14 @@ class _Problem:
 
 
 class _Best:
-    """The best measure and the best bound so far."""
+    """The best measure and the best lower bound found so far."""
 
     def __init__(self, problem: _Problem, masses: Float64) -> None:
         self._problem = problem
         self.masses, self.objective, self.lower_bound = masses, np.inf, 0.0
-        self.history: list[tuple[float, float]] = []
 
     def offer(self, masses: Float64, features: Float64, dual: Float64, pulled: Float64) -> float:
-        """Look at a pair of solutions and return the gap between them."""
+        """Update the best measure and bound with a new measure and dual point, and return the gap between these two."""
         objective, bound = self._problem.objective(features), self._problem.lower_bound(dual, pulled)
         if objective < self.objective:
             self.masses, self.objective = masses, objective
@@ -291,22 +286,24 @@ class _Best:
         return objective - bound
 
     def is_enough(self, tol: float) -> bool:
-        """Note the state and return whether the gap is small enough."""
-        self.history.append((self.objective, self.lower_bound))
+        """Return True if the gap is at most ``tol`` times the objective, or within the rounding error."""
         return self.objective - self.lower_bound <= max(tol * self.objective, ROUNDING * self._problem.largest)
 
 
 def _solve(problem: _Problem, masses: Float64, most: int, tol: float) -> Barycenter:
     norm = problem.norm() / MARGIN
     features = problem.embed(masses)
-    # At the start every feature lies among those of the measures: the dual is the slope there, by a long step.
+    # At the start every feature lies between the features of the measures, so a long step sets the dual point to the
+    # slopes there.
     dual = problem.dual_step(np.zeros_like(features), features, 1e6 / max(float(np.abs(features).max()), 1e-300))
     best = _Best(problem, masses)
     last_gap = best.offer(masses, features, dual, problem.pull_back(dual))
-    # The right balance is how far the solutions are from the start; masses move by a fraction of their size.
+    # The best balance of the step lengths is the ratio of the distances that masses and dual point will move. It is
+    # first estimated from their norms.
     balance = float(np.linalg.norm(masses)) / max(float(np.linalg.norm(dual)), 1e-12)
     anchor = masses, dual
     sums, run, done = (0 * masses, 0 * features, 0 * dual, 0 * masses), 0, 0
+    history = [(best.objective, best.lower_bound)]
     while not best.is_enough(tol) and done < most:
         leading = features
         for _ in range(min(CHECK_EVERY, most - done)):
@@ -317,10 +314,11 @@ def _solve(problem: _Problem, masses: Float64, most: int, tol: float) -> Barycen
             leading = 2 * features - before
             sums = tuple(s + v for s, v in zip(sums, (masses, features, dual, pulled), strict=True))  # type: ignore[assignment]
             run, done = run + 1, done + 1
-        # All four are linear in the solutions, so that averages need no further embedding.
+        # All four sums are linear in masses and dual point, so their averages need no further embedding.
         averages = tuple(s / run for s in sums)
         best.offer(masses, features, dual, pulled)
         gap = best.offer(*averages)
+        history.append((best.objective, best.lower_bound))
         if gap <= FALLEN * last_gap or run >= LONG_RUN * done:
             masses, features, dual = averages[0], averages[1], averages[2]
             moved = [float(np.linalg.norm(new - old)) for new, old in zip((masses, dual), anchor, strict=True)]
@@ -328,7 +326,6 @@ def _solve(problem: _Problem, masses: Float64, most: int, tol: float) -> Barycen
                 balance = float(np.sqrt(balance * moved[0] / moved[1]))
             anchor, last_gap = (masses, dual), gap
             sums, run = (0 * masses, 0 * features, 0 * dual, 0 * masses), 0
-    converged = best.objective - best.lower_bound <= max(tol * best.objective, ROUNDING * problem.largest)
     return Barycenter(
-        best.masses.copy(), best.objective, best.lower_bound, np.array(best.history), done, bool(converged)
+        best.masses.copy(), best.objective, best.lower_bound, np.array(history), done, best.is_enough(tol)
     )

@@ -1,19 +1,21 @@
-"""Distances in real units: a few exact Earth Mover's Distances tell what those of an embedding mean.
+"""Give distances real units by fitting a model to a few exact Earth Mover's Distances, for users; touch no files.
 
-The L1 distance of an embedding orders measures well, but its number means nothing by itself, and it flattens: where two
-measures have no heat in common, a scale says 2, however far they are. Solving some pairs exactly gives two things that
-the whole cohort shares.
+The L1 distance of an embedding orders measures well, but its value has no unit, and it saturates. If the heat of two
+measures does not overlap at a scale, this scale contributes 2, however far apart the measures are. The exact distances
+of some pairs, computed with POT, determine two things that apply to the whole cohort.
 
 weights
-    of the scales, non-negative, so that the distance stays the L1 distance of one embedding, and the largest scale;
-    shrunk towards the model's own, because 64 pairs know little of ten weights
+    The weights of the scales, and the largest scale. With non-negative weights the distance remains an L1 distance of
+    one embedding. The weights are shrunk toward the weights of the input model, because 64 pairs carry little
+    information about ten weights.
 curve
-    an increasing function from that distance to the unit of the ground distance: it takes the flattening back
+    An increasing function from the L1 distance to the unit of the ground distance, which reverses the saturation.
 
-Weights alone cannot do it: every scale is a concave function of how far two measures are, and so is every sum of them
-with non-negative weights. Fitted to ALL pairs of eight shapes with known truth, weights alone leave a median error of 5
-to 14 % and spoil the order, because they buy range with the coarsest scales. An increasing curve leaves every order as
-it is. `docs/decisions/0027-units.md` has the figures.
+Weights alone are not enough. The contribution of every scale is a concave function of the distance between two
+measures, and so is every sum of contributions with non-negative weights. Fitted to ALL pairs of eight shapes with
+ground truth, weights alone leave a median error of 5% to 14% and distort the order of the distances, because the fit
+puts most weight on the coarsest scales. An increasing curve does not change the order of the distances.
+`docs/decisions/0027-units.md` has the figures.
 """
 
 from __future__ import annotations
@@ -27,8 +29,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.readonly import ReadOnlyArrays
@@ -43,50 +43,49 @@ from heatmover.embedding.preparation import kept_scales
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, in_python
 from heatmover.graphs.graph import Graph
 from heatmover.graphs.metrics import ALIASES, METRICS
-from heatmover.measures import check_measures
 from heatmover.statistics.metrics import centered_ranks
-from heatmover.transport.exact import GroundCosts, exact_pairs
-
-__all__ = ["FEWEST", "Calibration", "Curve", "calibrate"]
+from heatmover.transport.exact import GroundCosts, check_costs, check_paths, exact_pairs, masses_on_supports
 
 Ground: TypeAlias = str | npt.ArrayLike
 
-# Scales looked at below and above the model's own largest. On eight shapes and three cohorts the best lay between three
-# below and two above.
+# Number of values of the largest scale to try below and above the value of the input model. On eight shapes and three
+# cohorts, the best largest scale was between three below and two above that value.
 FINER, COARSER = 3, 3
-# Pairs are chosen among those of so many measures: 32,640 pairs, and an embedding of at most so many bytes.
+# Pairs are chosen among at most this many measures (32,640 pairs), with an embedding of at most this many bytes.
 CANDIDATES, MEMORY = 256, 2**30
-# Of larger measures so many points are drawn, or the exact solution takes seconds per pair. Shortest paths cost a
-# search of the whole graph for each of them.
+# Measures with more points are reduced to this many random points, because the exact solution would take seconds per
+# pair. The limit is lower for shortest paths, which need a search of the whole graph for each point.
 LARGEST, LARGEST_GEODESIC = 1_000, 200
-# Pairs that are solved again with twice as many points, to see what drawing costs.
+# Number of pairs that are solved again with twice as many points, to estimate the bias of drawing points.
 DOUBLED = 4
-# Shortest paths from so many points at a time: on a million nodes 256 MB.
+# Number of points from which shortest paths are computed at a time: 32 take 256 MB on a million nodes.
 SOURCES = 32
-# Shares of the relative squared error that a weight's own relative distance from its start costs; infinity keeps the
-# model's weights.
+# Penalties of the squared relative deviation of a weight from the model's weight, relative to the squared relative
+# error of the distances. Infinity keeps the model's weights.
 SHRINKAGE = (np.inf, 1e-2, 1e-4)
 FOLDS = 5
-# Knots of the curve, at even shares of the pairs; what a kink costs; and the least slope, in units of the mean one,
-# that keeps the curve increasing and with it every order.
+# Number of knots of the curve (with equally many pairs between neighboring knots), penalty on changes of the slope, and
+# smallest slope in units of the mean slope. The smallest slope makes the curve increase, so the order of distances does
+# not change.
 KNOTS, SMOOTH, LEAST_SLOPE = 6, 1e-3, 0.02
-#: The fewest measures that a calibration can be learnt from.
+#: Smallest number of measures for a calibration.
 FEWEST = 16
-# Share of the largest weight that changes no distance by as much as float32 rounds it.
+# Share of the largest weight that replaces a weight of zero. Smaller weights change distances by less than float32
+# rounding.
 NEXT_TO_NOTHING = 1e-9
 
 
-# What distances of a ground are, in words.
+# Description of the unit of distances for each ground distance.
 MEANINGS = {
-    "euclidean": "in the unit of the features, straight lines between points",
-    "geodesic": "in the unit of the features, shortest paths along the graph",
+    "euclidean": "in the unit of the features, along straight lines between points",
+    "geodesic": "in the unit of the features, along shortest paths in the graph",
     "cost": "in the unit of the costs",
 }
 METRIC = "in the unit of the metric between points"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 @final
@@ -97,9 +96,9 @@ class Curve(ReadOnlyArrays):
     Attributes
     ----------
     knots
-        ``(n_knots,)``: L1 distances, ascending from 0. Beyond the last the curve goes on straight.
+        ``(n_knots,)``: L1 distances, ascending from 0. Beyond the last knot the curve continues linearly.
     values
-        ``(n_knots,)``: what they are in real units.
+        ``(n_knots,)``: distances in real units at the knots.
 
     Examples
     --------
@@ -116,16 +115,19 @@ class Curve(ReadOnlyArrays):
     values: Float64
 
     def __call__(self, distances: npt.ArrayLike) -> Float64:
-        """Return distances of any shape in real units."""
-        return _interpolated(np.asarray(distances, dtype=np.float64), self.knots, self.values)
+        """Convert L1 distances of any shape to real units."""
+        at = np.asarray(distances, dtype=np.float64)
+        slope = (self.values[-1] - self.values[-2]) / (self.knots[-1] - self.knots[-2])
+        beyond = np.maximum(at - self.knots[-1], 0)
+        return np.asarray(np.interp(at, self.knots, self.values) + slope * beyond)
 
     def to_record(self) -> Record:
-        """Return the curve as a record that a store can hold."""
+        """Return the curve as a record that can be saved to disk."""
         return Record(arrays={"knots": self.knots, "values": self.values})
 
     @classmethod
     def from_record(cls, record: Record) -> Curve:
-        """Return the curve of a record, or raise if it is none."""
+        """Return the curve stored in a record, or raise an error if the record is not a curve."""
         knots = record.floats("knots", (None,))
         values = record.floats("values", (knots.size,))
         if knots.size < 2 or not (np.all(np.diff(knots) > 0) and np.all(np.diff(values) > 0)):
@@ -133,54 +135,48 @@ class Curve(ReadOnlyArrays):
         return cls(knots, values)
 
     def inverse(self, units: npt.ArrayLike) -> Float64:
-        """Return the L1 distances that correspond to distances in real units."""
-        return _interpolated(np.asarray(units, dtype=np.float64), self.values, self.knots)
-
-
-def _interpolated(at: Float64, knots: Float64, values: Float64) -> Float64:
-    slope = (values[-1] - values[-2]) / (knots[-1] - knots[-2])
-    beyond = np.maximum(at - knots[-1], 0)
-    return np.asarray(np.interp(at, knots, values) + slope * beyond)
+        """Convert distances in real units to L1 distances."""
+        return Curve(self.values, self.knots)(units)
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration(ReadOnlyArrays):
-    """A model whose distances have a unit, and how well they keep it; `calibrate` makes one.
+    """A model whose distances have a unit, and the estimated errors of these distances, as returned by `calibrate`.
 
-    All errors are those of pairs that were not looked at when the weights, the scale and the curve that predict them
-    were chosen (nested cross-validation).
+    All errors are estimated by nested cross-validation: the weights, scale and curve that predict a pair are chosen
+    without this pair.
 
     Attributes
     ----------
     model
-        A fitted `DiffusionEMD` with weights of its own. The L1 distance between rows of its embedding has the right
-        size in the middle (half of the pairs lie above, half below) and the order of measures; near and far it is off
-        by what `curve` corrects.
+        A fitted `DiffusionEMD` with calibrated weights. The L1 distances between rows of its embedding have the right
+        median size and the same order as the calibrated distances. Small and large L1 distances are biased; `curve`
+        corrects the bias.
     curve
-        From these L1 distances to real units; `distances` applies it.
+        Function from L1 distances to real units; `distances` applies it.
     shrinkage
-        How strongly the weights were held at those of the model that came in: infinity for wholly.
+        Strength of the shrinkage of the weights toward the weights of the input model; infinity keeps these weights.
     ground
-        ``"euclidean"`` or another metric, ``"geodesic"`` or ``"cost"``.
+        Ground distance: ``"euclidean"`` or another metric, ``"geodesic"`` or ``"cost"``.
     pairs
-        ``(n_pairs, 2)``: the measures solved exactly, by their rows.
+        ``(n_pairs, 2)``: pairs of measures solved exactly, as row indices.
     exact
-        ``(n_pairs,)``: their exact distances.
+        ``(n_pairs,)``: exact distances of the pairs.
     predicted
-        ``(n_pairs,)``: what `distances` says of each pair if the pair is left out.
+        ``(n_pairs,)``: distance predicted for each pair when the pair is left out of the fit.
     median_error, error_90
         Median and 90th percentile of ``|predicted / exact - 1|``.
     linear_error
         Median error of the L1 distances alone, without the curve.
     spearman, spearman_uncalibrated
-        Rank correlation with the exact distances over the pairs, as predicted and of the model that came in.
+        Rank correlation with the exact distances over the pairs, for the predictions and for the input model.
     n_drawn
-        How many of the measures in pairs were so large that points were drawn from them.
+        Number of measures in the pairs that were reduced to randomly drawn points because of their size.
     drawing_bias
-        By how much, relative, the exact distance of such drawn measures exceeds that of twice as many points (median of
-        some pairs); 0 if none was drawn. Weights and curve do not inherit it: they see the same drawn measures on both
-        sides.
+        Share by which the exact distance between reduced measures exceeds the exact distance with twice as many points
+        (median over some pairs); 0 if no measure was reduced. Weights and curve do not inherit this bias, because they
+        are fitted to embeddings of the same reduced measures.
 
     Examples
     --------
@@ -189,7 +185,7 @@ class Calibration(ReadOnlyArrays):
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
     >>> calibration = hm.calibrate(model, data.measures(), points=data.points, ground="geodesic")
     >>> calibration
-    Calibration(64 exact pairs, geodesic: median error ... %, 90 % of pairs within ... %; Spearman ...)
+    Calibration(64 exact pairs, geodesic: median error ...%, 90% of pairs within ...%; Spearman ...)
     """
 
     model: DiffusionEMD
@@ -208,17 +204,18 @@ class Calibration(ReadOnlyArrays):
     drawing_bias: float = 0.0
 
     def distances(self, distances: npt.ArrayLike) -> Float64:
-        """Return L1 distances of ``model`` in real units.
+        """Convert L1 distances of ``model`` to real units.
 
         Parameters
         ----------
         distances
-            Of any shape: from `heatmover.pairwise_distances`, `heatmover.nearest`, an explanation or a loss.
+            L1 distances of any shape, from `heatmover.pairwise_distances`, `heatmover.nearest`, an explanation or a
+            loss.
 
         Returns
         -------
         ndarray
-            Of the same shape. The order is kept, so that neighbours stay neighbours.
+            Distances in real units, in the same shape and with the same order, so neighbors stay neighbors.
 
         Examples
         --------
@@ -236,7 +233,7 @@ class Calibration(ReadOnlyArrays):
         return self.curve(values)
 
     def describe(self) -> str:
-        """Return what the unit is and how far to believe it, in a sentence.
+        """Return sentences that describe the unit and the errors.
 
         Examples
         --------
@@ -244,25 +241,25 @@ class Calibration(ReadOnlyArrays):
         >>> data = hm.datasets.gaussians(12, points_per_measure=25)
         >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
         >>> hm.calibrate(model, data.measures(), points=data.points).describe()
-        'Distances are in the unit of the features, straight lines between points (euclidean): 64 pairs ...'
+        'Distances are in the unit of the features, along straight lines between points (euclidean): 64 pairs ...'
         """
         return (
             f"Distances are {MEANINGS.get(self.ground, METRIC)} ({self.ground}): "
-            f"{counted(len(self.pairs), 'pair')} of samples were solved exactly, and distances predicted "
-            "without a pair differ from its exact one by "
-            f"{_percent(self.median_error)} (median), 90 % of them by at most {_percent(self.error_90)}."
+            f"{counted(len(self.pairs), 'pair')} of samples were solved exactly. Cross-validated predictions differ "
+            f"from the exact distances by {_percent(self.median_error)} (median), 90% of them by at most "
+            f"{_percent(self.error_90)}."
         )
 
     def plain(self) -> dict[str, Any]:
-        """Return what describes it as plain values for JSON: unit, number of exact pairs, errors."""
-        names = ("ground", "median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
-        further = {"n_drawn": int(self.n_drawn), "drawing_bias": float(self.drawing_bias)}
-        return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)} | further
+        """Return a summary as plain values for JSON: unit, number of exact pairs, errors."""
+        errors = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
+        names = ("ground", *errors, "n_drawn", "drawing_bias")
+        return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)}
 
     def __repr__(self) -> str:
         return (
             f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
-            f"{_percent(self.median_error)}, 90 % of pairs within {_percent(self.error_90)}; "
+            f"{_percent(self.median_error)}, 90% of pairs within {_percent(self.error_90)}; "
             f"Spearman {self.spearman:.3f}, uncalibrated {self.spearman_uncalibrated:.3f})"
         )
 
@@ -278,34 +275,34 @@ def calibrate(
     n_jobs: int | None = None,
     progress: Progress = SILENT,
 ) -> Calibration:
-    """Give the distances of a model a unit, from exact distances of some pairs; needs the extra ``exact`` (POT).
+    """Calibrate the distances of a model to real units with some exact pairs; needs the extra ``exact`` (POT).
 
     Parameters
     ----------
     model
-        A `DiffusionEMD`, fitted or not; it stays as it is. Its weights are where the search begins.
+        A `DiffusionEMD`, fitted or not; it is not changed. The search starts from its weights.
     mu
-        Measures ``(n_measures, n_points)`` to choose the pairs from.
+        Measures ``(n_measures, n_points)`` from which the pairs are chosen.
     points
         Coordinates ``(n_points, n_dimensions)``; not needed if ``ground`` is a matrix.
     ground
-        What moving a unit of mass costs. ``"euclidean"``: the straight line between points; any other metric of
-        `Graph.from_points` by its name, such as ``"cosine"``. ``"geodesic"``: the shortest path along the edges of the
-        graph, each as long as the straight line between its ends. Or costs ``(n_points, n_points)``: symmetric,
-        non-negative, with a zero diagonal.
+        Cost of moving a unit of mass. ``"euclidean"``: the straight-line distance between points. Another metric of
+        `Graph.from_points` by its name, such as ``"cosine"``. ``"geodesic"``: the length of the shortest path along the
+        edges of the graph, where an edge is as long as the straight line between its ends. Or a matrix of costs
+        ``(n_points, n_points)``: symmetric, non-negative, with a zero diagonal.
     n_pairs
-        Pairs to solve, from near to far and of as many different measures as possible.
+        Number of pairs to solve. They include near and far pairs, and as many different measures as possible.
     random_state
-        Seed of what is drawn: the pairs, and the points of measures of more than 1,000 points (200 for shortest paths).
+        Seed for drawing the pairs, and the points of measures with more than 1,000 points (200 for shortest paths).
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
     progress
-        Told of the stage "calibrate units", with the number of pairs.
+        Receives the progress of the stage "calibrate units", in pairs.
 
     Returns
     -------
     Calibration
-        The model with a unit, the curve, and the errors to expect.
+        The model whose distances have a unit, the curve, and the expected errors.
 
     Examples
     --------
@@ -318,12 +315,18 @@ def calibrate(
     >>> calibration.exact.shape, calibration.model.weights is not None
     ((64,), True)
     """
-    base = _check_model(model)
+    if not isinstance(model, DiffusionEMD):
+        raise InvalidInputError(
+            f"{argument('model')} to be a DiffusionEMD", type(model).__name__, "for a Comparison, pass comparison.model"
+        )
+    model.check_parameters()
+    base = model
     n_threads, rng = check_threads(n_jobs), check_random_state(random_state)
     graph = base.graph if base.graph is not None else getattr(base, "graph_", None)
-    masses = _check_masses(mu, base, graph)
+    n_points = None if graph is None else graph.n_points
+    masses = masses_on_supports(mu, n_points=n_points, normalize=base.normalize)
     costs = _check_ground(ground, points, masses.shape[1])
-    if not _is_fitted(base):
+    if not hasattr(base, "prepared_"):
         base = clone(base).fit(masses)
     fewest = max(FEWEST, 2 * base.n_scales_)
     if check_integer("n_pairs", n_pairs, minimum=1) < fewest:
@@ -338,9 +341,9 @@ def calibrate(
     solved = _solve_pairs(base.graph_, masses, pairs, costs, largest, rng, n_threads, progress)
     if solved.exact.size < fewest:
         raise InvalidInputError(
-            f"at least {counted(fewest, 'pair')} of measures that cost something to turn into each other",
+            f"at least {counted(fewest, 'pair')} of measures with a positive exact distance",
             f"{solved.exact.size} of {len(pairs)}",
-            "costs of zero between different points say nothing",
+            "zero costs between different points carry no information",
         )
     starts, exact = _starts(base, solved.masses, solved.rows, n_threads), solved.exact
     own = next(start for start in starts if start.max_scale == base.max_scale_)
@@ -365,42 +368,13 @@ def calibrate(
     )
 
 
-# --- at the door
-
-
-def _check_model(model: object) -> DiffusionEMD:
-    if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError(
-            f"{argument('model')} to be a DiffusionEMD",
-            type(model).__name__,
-            "a Comparison carries one as its attribute model",
-        )
-    model.check_parameters()
-    return model
-
-
-def _is_fitted(model: DiffusionEMD) -> bool:
-    try:
-        check_is_fitted(model)
-    except NotFittedError:
-        return False
-    return True
-
-
-def _check_masses(mu: Any, model: DiffusionEMD, graph: Graph | None) -> sp.csr_array:
-    """Return measures as CSR rows ``(n_measures, n_points)`` of positive masses."""
-    n_points = None if graph is None else graph.n_points
-    masses = sp.csr_array(check_measures(mu, n_points=n_points, normalize=model.normalize), copy=True)
-    masses.eliminate_zeros()
-    masses.sort_indices()
-    return masses
-
+# --- input checks
 
 Costs: TypeAlias = Callable[[Graph, sp.csr_array, Int64], GroundCosts]
 
 
 def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -> Costs:
-    """Return what makes the costs between the points of pairs of measures."""
+    """Return the function that computes costs between the points of pairs of measures."""
     if not isinstance(ground, str):
         matrix = _check_costs(ground, n_points)
         return lambda _graph, _masses, _pairs: lambda rows, columns: matrix[np.ix_(rows, columns)]
@@ -412,7 +386,7 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
         )
     if points is None:
         raise InvalidInputError(
-            f"{argument('points')} (n_points, n_dimensions), whose distances are the unit",
+            f"{argument('points')} (n_points, n_dimensions), which define the unit",
             "none",
             f"or give the costs as {argument('ground')}",
         )
@@ -430,40 +404,36 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
 
 
 def _check_costs(ground: npt.ArrayLike, n_points: int) -> Float64:
-    costs = check_matrix("ground", ground, sparse="give the cost of every pair")
-    if costs.shape != (n_points, n_points):
-        raise InvalidInputError(f"costs of shape ({n_points}, {n_points})", f"shape {costs.shape}")
-    if costs.min() < 0:
-        raise InvalidInputError("non-negative costs", f"a smallest of {costs.min():g}")
+    costs = check_costs("ground", ground, (n_points, n_points), "give the cost of every pair")
     largest = float(costs.max())
-    # The arc cosine of a product that is 1 but for its rounding is 3e-8.
+    # A metric such as the angle may give 3e-8 instead of 0, because the inner product of equal unit vectors is rounded.
     if np.abs(costs.diagonal()).max() > 1e-6 * largest:
         raise InvalidInputError(
-            "costs with a zero diagonal", f"up to {costs.diagonal().max():g}", "mass that stays costs nothing"
+            "costs with a zero diagonal", f"up to {costs.diagonal().max():g}", "mass that does not move costs nothing"
         )
-    for start in range(0, n_points, SOURCES):  # in strips: the matrix may be the largest thing in memory
+    for start in range(0, n_points, SOURCES):  # in strips, because there may be no memory for a second matrix
         apart = float(np.abs(costs[start : start + SOURCES] - costs[:, start : start + SOURCES].T).max())
         if apart > 1e-6 * largest:
             raise InvalidInputError(
                 "symmetric costs",
-                f"two directions that differ by {apart:g}",
+                f"costs of the two directions that differ by up to {apart:g}",
                 "use (cost + cost.T) / 2 if that is meant",
             )
-    return np.asarray(costs, dtype=np.float64)
+    return costs
 
 
 # --- pairs and their exact distances
 
 
 def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: np.random.Generator) -> Int64:
-    """Return pairs ``(n_pairs, 2)``: half at even ranks of the uncalibrated distances, half at even steps of them."""
+    """Return pairs ``(n_pairs, 2)``: half evenly spaced in the uncalibrated distance, half evenly spaced in rank."""
     count = masses.shape[0]
     if count * (count - 1) // 2 < n_pairs:
         fewest = next(m for m in range(count, 2 * n_pairs + 2) if m * (m - 1) // 2 >= n_pairs)
         raise InvalidInputError(
             f"at least {counted(fewest, 'measure')}, for {argument('n_pairs', n_pairs)} different pairs",
             f"{count}",
-            f"lower {argument('n_pairs')}, or cut measures into halves",
+            f"lower {argument('n_pairs')}, or split measures into halves",
         )
     room = base.prepared_.measures_within(MEMORY, check_threads(base.n_jobs))
     kept = np.sort(rng.permutation(count)[: max(min(CANDIDATES, room), 2)])
@@ -471,26 +441,26 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     first, second = np.triu_indices(len(kept), 1)
     values = distances[first, second]
     order = np.argsort(values, kind="stable")
-    # Less is rounding of float32.
+    # Smaller distances are rounding errors of float32.
     order = order[values[order] > 1e-6 * values.max(initial=0.0)]
     if order.size < n_pairs:
         raise InvalidInputError(
             f"at least {counted(n_pairs, 'pair')} of different measures",
             "identical measures" if order.size == 0 else counted(order.size, "such pair"),
-            f"lower {argument('n_pairs')}, or leave copies out" if order.size else "",
+            f"lower {argument('n_pairs')}, or remove duplicates" if order.size else "",
         )
     chosen = _spread(values, order, np.column_stack([first, second]), n_pairs, rng)
     return np.asarray(np.column_stack([kept[first[chosen]], kept[second[chosen]]]), dtype=np.int64)
 
 
 def _spread(values: Float64, order: IntArray, ends: IntArray, n_pairs: int, rng: np.random.Generator) -> list[int]:
-    """Take a pair of every stratum, of those measures that were taken least."""
+    """Choose one pair per stratum, preferring measures that occur in the fewest chosen pairs."""
     by_rank = n_pairs // 2
     cuts = np.linspace(0, order.size, by_rank + 1).astype(int)
     steps = np.linspace(values[order[0]], values[order[-1]], n_pairs - by_rank + 1)[1:-1]
     strata = np.split(order, cuts[1:-1]) + np.split(order, np.searchsorted(values[order], steps))
     times, chosen = np.zeros(int(ends.max()) + 1), dict[int, None]()
-    # What an empty stratum leaves free goes to pairs anywhere.
+    # For every empty stratum, a pair is drawn from all pairs.
     for stratum in [*strata, *([order] * n_pairs)]:
         left = [pair for pair in rng.permutation(stratum)[:CANDIDATES] if pair not in chosen]
         if not left or len(chosen) == n_pairs:
@@ -506,10 +476,23 @@ def _spread(values: Float64, order: IntArray, ends: IntArray, n_pairs: int, rng:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Solved:
-    """Pairs ``(n_pairs, 2)`` with exact distances ``(n_pairs,)`` above zero, and the measures as they were solved.
+class _ExactPairs:
+    """Pairs with positive exact distances, and the measures from which these distances were computed.
 
-    ``rows`` are the pairs as rows of ``masses``, which has only the measures that are needed, large ones drawn from.
+    Attributes
+    ----------
+    pairs
+        ``(n_pairs, 2)``: the pairs as row indices of all measures.
+    rows
+        ``(n_pairs, 2)``: the pairs as row indices of ``masses``.
+    exact
+        ``(n_pairs,)``: exact distances.
+    masses
+        The measures of the pairs; large measures are reduced to randomly drawn points.
+    n_drawn
+        Number of reduced measures.
+    bias
+        Relative bias of the exact distances that the reduction to drawn points causes.
     """
 
     pairs: Int64
@@ -529,36 +512,36 @@ def _solve_pairs(
     rng: np.random.Generator,
     n_threads: int,
     progress: Progress,
-) -> _Solved:
+) -> _ExactPairs:
     used, places = np.unique(pairs, return_inverse=True)
     rows = np.asarray(places, dtype=np.int64).reshape(pairs.shape)
     whole = sp.csr_array(masses[used])
 
-    def solve(measures: sp.csr_array, which: Int64, told: Progress = SILENT) -> Float64:
-        listed = [(int(i), int(j)) for i, j in which]
+    def solve(measures: sp.csr_array, which: Int64, progress: Progress = SILENT) -> Float64:
+        pair_list = [(int(i), int(j)) for i, j in which]
         between = costs(graph, measures, which)
 
-        def counted(rows: IntArray, columns: IntArray) -> Float64:
-            told.advance()
+        def costs_and_progress(rows: IntArray, columns: IntArray) -> Float64:
+            progress.advance()
             return between(rows, columns)
 
-        return exact_pairs(measures, listed, counted, n_threads=n_threads)
+        return exact_pairs(measures, pair_list, costs_and_progress, n_threads=n_threads)
 
     drawn = _drawn(whole, largest, rng)
     exact = solve(drawn, rows, progress)
-    told = exact > 0
+    positive = exact > 0
     reduced = np.diff(whole.indptr) > largest
-    touched = np.flatnonzero(reduced[rows].any(axis=1) & told)
+    touched = np.flatnonzero(reduced[rows].any(axis=1) & positive)
     some = touched[:: max(-(-touched.size // DOUBLED), 1)]
     bias = 0.0
     if some.size:
         double = solve(_drawn(whole, 2 * largest, rng), rows[some])
         bias = float(np.median(exact[some] / np.maximum(double, 1e-3 * exact[some]) - 1))
-    return _Solved(pairs[told], rows[told], exact[told], drawn, int(np.count_nonzero(reduced)), bias)
+    return _ExactPairs(pairs[positive], rows[positive], exact[positive], drawn, int(np.count_nonzero(reduced)), bias)
 
 
 def _drawn(masses: sp.csr_array, largest: int, rng: np.random.Generator) -> sp.csr_array:
-    """Return the measures; of those with more than ``largest`` points, so many equal parts drawn evenly."""
+    """Reduce measures with more than ``largest`` points to ``largest`` equal masses, by systematic sampling."""
     rows = []
     for start, stop in zip(masses.indptr[:-1], masses.indptr[1:], strict=True):
         points, weights = masses.indices[start:stop], masses.data[start:stop]
@@ -575,75 +558,46 @@ def _drawn(masses: sp.csr_array, largest: int, rng: np.random.Generator) -> sp.c
 
 
 def _geodesic_costs(graph: Graph, places: Float64, masses: sp.csr_array, pairs: Int64) -> GroundCosts:
-    """Return shortest paths between the points of pairs of measures; nothing else is computed or kept."""
+    """Return lengths of shortest paths, computed only between the points of pairs of measures."""
     from scipy.sparse.csgraph import dijkstra
 
     supports = np.split(masses.indices, masses.indptr[1:-1])
-    lengths = _edge_lengths(graph, places)
+    # An edge is as long as the straight line between its ends. SciPy would ignore an edge of length zero.
+    affinity, ends = graph.node_affinity.tocoo(), places[graph.first]
+    straight = np.linalg.norm(ends[affinity.row] - ends[affinity.col], axis=1)
+    straight = np.maximum(straight, np.finfo(np.float64).tiny)
+    lengths = sp.csr_array((straight, (affinity.row, affinity.col)), shape=affinity.shape)
     node = np.arange(graph.n_points) if graph.place is None else graph.place
+    advice = f"{in_python('see graph.diagnose(); ')}use more neighbors, or {argument('ground', 'euclidean')}"
     known: dict[tuple[bytes, bytes], Float64] = {}
-    for source, partners in _cover(pairs, np.diff(masses.indptr)).items():
-        targets = [node[supports[partner]] for partner in partners]
-        wanted, back = np.unique(np.concatenate(targets), return_inverse=True)
-        starts = node[supports[source]]
-        paths = np.vstack(
-            [
-                dijkstra(lengths, directed=True, indices=starts[begin : begin + SOURCES])[:, wanted]
-                for begin in range(0, starts.size, SOURCES)
-            ]
-        )
-        if not np.isfinite(paths).all():
-            raise InvalidInputError(
-                "measures on one connected component of the graph",
-                "a pair that no path joins, whose distance is infinite",
-                f"{in_python('see graph.diagnose(); ')}use more neighbours, or {argument('ground', 'euclidean')}",
-            )
-        for partner, columns in zip(partners, np.split(back, np.cumsum([t.size for t in targets])[:-1]), strict=True):
-            block = np.ascontiguousarray(paths[:, columns])
-            known[supports[source].tobytes(), supports[partner].tobytes()] = block
-            known[supports[partner].tobytes(), supports[source].tobytes()] = block.T
-    return lambda rows, columns: np.ascontiguousarray(known[rows.tobytes(), columns.tobytes()])
+    for source in np.unique(pairs[:, 0]):
+        starts, partners = node[supports[source]], pairs[pairs[:, 0] == source, 1]
+        blocks: list[list[Float64]] = [[] for _ in partners]
+        for begin in range(0, starts.size, SOURCES):
+            paths = dijkstra(lengths, directed=True, indices=starts[begin : begin + SOURCES])
+            for block, partner in zip(blocks, partners, strict=True):
+                block.append(paths[:, node[supports[partner]]])
+        for block, partner in zip(blocks, partners, strict=True):
+            known[supports[source].tobytes(), supports[partner].tobytes()] = check_paths(np.vstack(block), advice)
+    return lambda rows, columns: known[rows.tobytes(), columns.tobytes()]
 
 
-def _edge_lengths(graph: Graph, places: Float64) -> sp.csr_array:
-    """Return the straight lines along the edges, CSR ``(n_nodes, n_nodes)``."""
-    affinity = graph.node_affinity.tocoo()
-    nodes = places[graph.first]
-    lengths = np.linalg.norm(nodes[affinity.row] - nodes[affinity.col], axis=1)
-    # A length of exactly zero would be no edge at all for SciPy.
-    lengths = np.maximum(lengths, np.finfo(np.float64).tiny)
-    return sp.csr_array((lengths, (affinity.row, affinity.col)), shape=affinity.shape)
-
-
-def _cover(pairs: Int64, sizes: IntArray) -> dict[int, list[int]]:
-    """Return measures, each with partners, that make up all pairs with few points to start from (greedy)."""
-    left = {(int(i), int(j)) for i, j in pairs}
-    cover: dict[int, list[int]] = {}
-    while left:
-        counts = np.bincount(np.array(sorted(left)).ravel(), minlength=len(sizes))
-        source = int(np.argmax(counts / sizes))
-        touching = sorted(pair for pair in left if source in pair)
-        cover[source] = [j if i == source else i for i, j in touching]
-        left -= set(touching)
-    return cover
-
-
-# --- what each scale says of each pair
+# --- contribution of each scale to each pair
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Where a fit begins: a largest scale with the model's own weights, and what its blocks say of the pairs.
+    """Starting point of a fit: largest scale, weights of the input model, and distances of all pairs in each block.
 
     Attributes
     ----------
     max_scale
-        K.
+        Largest scale K.
     weights
-        ``(n_scales,)``, by the model's own rule; the last belongs to K.
+        ``(n_scales,)``: weights that the input model has with this K; the last weight belongs to K.
     design
-        ``(n_pairs, n_scales)``: L1 distance of each pair in each block before it is weighed.
+        ``(n_pairs, n_scales)``: unweighted L1 distance of each pair in each block.
     """
 
     max_scale: int
@@ -655,7 +609,7 @@ class _Start:
 
 
 def _starts(base: DiffusionEMD, masses: sp.csr_array, pairs: Int64, n_threads: int) -> list[_Start]:
-    """Return the starts around the model's own scale; levels of all scales come from one diffusion."""
+    """Return a starting point for each largest scale to try; one diffusion is enough for ``norm="levels"``."""
     rows = base.node_masses(masses)
     differences = np.asarray((rows[pairs[:, 0]] - rows[pairs[:, 1]]).toarray())
     own = int(base.max_scale_)
@@ -667,8 +621,8 @@ def _starts(base: DiffusionEMD, masses: sp.csr_array, pairs: Int64, n_threads: i
     if base.norm == "levels":
         top, design = _blocks(base, range(own + COARSER, own - 1, -1), masses, differences, n_threads)
         return [_start(base, scale, design[:, : scale + 1]) for scale in range(lowest, top + 1)]
-    # The blocks of the other norms look at the coarsest scale, so that each K has its own. None is tried that the
-    # model's precision may not keep.
+    # The blocks of the other norms depend on the coarsest scale, so every K has its own blocks. Coarser scales than the
+    # model's own are not tried, because its precision may not suffice.
     return [
         _start(base, scale, _blocks(base, [scale], masses, differences, n_threads)[1])
         for scale in range(lowest, own + 1)
@@ -683,19 +637,17 @@ def _start(base: DiffusionEMD, max_scale: int, design: Float64) -> _Start:
 def _blocks(
     base: DiffusionEMD, tops: Sequence[int], masses: sp.csr_array, differences: Float64, n_threads: int
 ) -> tuple[int, Float64]:
-    """Return the first of these largest scales that can be computed, and the L1 norm of every block of every pair."""
+    """Return the first of ``tops`` that can be computed, and the L1 norm of every block for every pair."""
     settings = {"n_scales": None, "compress": False if base.compress_ is None else base.compress_}
     for top in tops:
         wide: DiffusionEMD = clone(base).set_params(
             graph=base.graph_, max_scale=top, weights=np.ones(top + 1), **settings
         )
         try:
-            with warnings.catch_warnings():
-                _ignore_known()
-                prepared = wide.fit(masses).prepared_
+            prepared = _fit_again(wide, masses).prepared_
             break
         except InvalidInputError:
-            # Coarser scales than the model's own may be more than its precision keeps.
+            # The model's precision may not suffice for coarser scales than its own.
             if top == tops[-1]:
                 raise
     width = prepared.measures_within(MEMORY, n_threads)
@@ -713,7 +665,7 @@ def _blocks(
 @final
 @dataclass(frozen=True, eq=False)
 class _FittedWeights:
-    """Weights of a start's blocks and the curve over the distances that they give; both in real units."""
+    """Weights of the blocks, scaled to real units, and the curve from the weighted distances to exact distances."""
 
     start: _Start
     shrinkage: float
@@ -722,11 +674,11 @@ class _FittedWeights:
 
 
 def _fit(start: _Start, shrinkage: float, exact: Float64, rows: Any = slice(None)) -> _FittedWeights:
-    """Fit curve and weights in turn: the curve says how far the pairs should be, the weights are fitted to that."""
+    """Fit the curve, then fit weights to exact distances mapped back through the curve, then fit the curve again."""
     design, weights = start.design[rows], start.weights
     curve = _fit_curve(design @ weights, exact)
     if np.isfinite(shrinkage):
-        # Once is enough: a second round took half as long again and changed the errors by 1 % of their size.
+        # One round is enough: a second round took 50% more time and changed the errors by 1% of their size.
         weights = _fit_weights(design, start.weights, curve.inverse(exact), shrinkage)
         curve = _fit_curve(design @ weights, exact)
     unit = float(np.median(exact / (design @ weights)))
@@ -734,19 +686,19 @@ def _fit(start: _Start, shrinkage: float, exact: Float64, rows: Any = slice(None
 
 
 def _fit_weights(design: Float64, start: Float64, target: Float64, shrinkage: float) -> Float64:
-    """Return non-negative weights for the least relative squared error, shrunk towards where they start."""
+    """Return the non-negative weights with the smallest relative squared error, shrunk toward their starting values."""
     n_pairs, n_scales = design.shape
     pull = np.sqrt(shrinkage / n_scales)
     relative = design * start / (target[:, None] * np.sqrt(n_pairs))
     matrix = np.vstack([relative, pull * np.eye(n_scales)])
     weights = _non_negative(matrix, np.append(np.full(n_pairs, 1 / np.sqrt(n_pairs)), np.full(n_scales, pull))) * start
-    # A pair that only the dropped scales told apart would have no distance at all.
+    # Keep the starting weights if a pair would have distance zero because it differs only at scales of zero weight.
     return weights if np.all(design @ weights > 0) else start
 
 
 def _fit_curve(distances: Float64, exact: Float64) -> Curve:
-    """Return the increasing curve of least relative squared error, with slopes that change little from knot to knot."""
-    # What np.quantile says, in a tenth of the time: thousands of curves are tried.
+    """Return the increasing curve with the smallest relative squared error and a penalty on changes of the slope."""
+    # Thousands of curves are fitted, so quantiles are computed in a tenth of the time of np.quantile.
     ascending = np.sort(distances)
     quantiles = np.interp(np.linspace(0, distances.size - 1, KNOTS), np.arange(distances.size), ascending)
     knots = np.append(0.0, quantiles)
@@ -773,9 +725,10 @@ def _non_negative(matrix: Float64, target: Float64) -> Float64:
 
 
 def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _FittedWeights:
-    """Return the fit to some of the pairs whose scale and shrinkage predict best the pairs that are left out.
+    """Return the fit to the pairs ``rows``, with the largest scale and shrinkage that best predict held-out pairs.
 
-    Judged by the mean relative error times one minus the rank correlation; an order worse than the model's own is out.
+    The score is the mean relative error times one minus the rank correlation. Fits with a lower rank correlation than
+    the input model are ranked last.
     """
     kept = np.arange(exact.size) if rows is None else rows
     truth = exact[kept]
@@ -789,7 +742,7 @@ def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArra
                 predicted[test] = fit.curve(start.distances(fit.weights, kept[test]))
             order = 1 - _rank_correlation(predicted, truth)
             error = float(np.abs(predicted / truth - 1).mean())
-            # Worse orders come last, by how much worse they are; the curve of the model's own is never far behind.
+            # Fits with a lower rank correlation than the input model come last, sorted by their rank correlation.
             score = np.sqrt(error * max(order, 0.0)) if order <= own_order * (1 + 1e-9) else 1e6 + order
             if score < least:
                 best, least = (start, shrinkage), score
@@ -797,7 +750,7 @@ def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArra
 
 
 def _cross_validate(starts: Sequence[_Start], own: _Start, exact: Float64) -> tuple[Float64, Float64]:
-    """Return what is predicted of each pair, ``(n_pairs,)``, when it took no part: with the curve, and without it."""
+    """Return the cross-validated predictions for the pairs with and without the curve, ``(n_pairs,)`` each."""
     predicted, linear = np.empty(exact.size), np.empty(exact.size)
     for train, test in _folds(exact):
         fit = _choose(starts, own, exact, train)
@@ -807,36 +760,37 @@ def _cross_validate(starts: Sequence[_Start], own: _Start, exact: Float64) -> tu
 
 
 def _folds(exact: Float64) -> list[tuple[IntArray, IntArray]]:
-    """Return rows to fit and rows to predict; each part of the pairs has near and far ones."""
+    """Return the pairs to fit and the pairs to predict of each fold; every fold has near and far pairs."""
     fold = np.empty(exact.size, dtype=np.intp)
     fold[np.argsort(exact, kind="stable")] = np.arange(exact.size) % FOLDS
     return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
 
 
 def _rank_correlation(a: Float64, b: Float64) -> float:
-    """Return Spearman's correlation, 0 if one of the two is constant."""
+    """Return Spearman's correlation; 0 if either argument is constant."""
     first, second = centered_ranks(a[None])[0], centered_ranks(b[None])[0]
     norm = np.sqrt((first @ first) * (second @ second))
     return float(first @ second / norm) if norm > 0 else 0.0
 
 
 def _fitted_model(base: DiffusionEMD, fit: _FittedWeights, masses: sp.csr_array) -> DiffusionEMD:
-    """Return the model with the weights found; scales at either end that weigh nothing are left out."""
+    """Return the model with the fitted weights; scales of zero weight at either end are dropped."""
     weights, top = fit.weights, fit.start.max_scale
     positive = np.flatnonzero(weights)
-    if base.norm == "levels":  # blocks of other norms look at the coarsest scale, whatever its own weight
+    if base.norm == "levels":  # blocks of other norms depend on the coarsest scale, whatever its weight
         top -= weights.size - 1 - int(positive[-1])
         weights = weights[: positive[-1] + 1]
-    # A scale between others that weighs nothing would be a block of zeros, of which nobody can tell noise from signal.
+    # A scale of zero weight between other scales would give a block of zeros, in which noise and signal cannot be
+    # distinguished.
     weights = np.where(weights > 0, weights, NEXT_TO_NOTHING * weights.max())
     settings: dict[str, Any] = {"graph": base.graph_, "max_scale": top, "n_scales": None}
     model: DiffusionEMD = clone(base).set_params(**settings, weights=tuple(weights[positive[0] :].tolist()))
+    return _fit_again(model, masses)
+
+
+def _fit_again(model: DiffusionEMD, masses: sp.csr_array) -> DiffusionEMD:
+    """Fit a model with other weights, without repeating the warnings of the first fit."""
     with warnings.catch_warnings():
-        _ignore_known()
+        warnings.simplefilter("ignore", GraphWarning)
+        warnings.simplefilter("ignore", EmbeddingWarning)
         return model.fit(masses)
-
-
-def _ignore_known() -> None:
-    """Leave out what the model has warned of when it was fitted."""
-    for kind in (GraphWarning, EmbeddingWarning):
-        warnings.simplefilter("ignore", kind)

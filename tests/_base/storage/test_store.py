@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
+import heatmover as hm
 from heatmover._base.storage import Record, Store, sealed, unsealed, writing
 from heatmover._base.storage.record import matrix_record, texts_record
 from heatmover._base.storage.store import explained
@@ -158,9 +159,13 @@ def test_lost_cut_longer_swapped_and_foreign_files_are_found(tmp_path, look):
             look(path)
         (path / first).write_bytes(contents[0])
         (path / second).write_bytes(contents[1])
-    (path / "part000001" / "points" / "extra").write_bytes(b"")  # which nobody reads
-    (path / "part000001" / ".DS_Store").write_bytes(b"")
+    (path / "part000001" / ".DS_Store").write_bytes(b"")  # as systems leave it
     look(path)
+    for folder in (path / "part000001" / "points", path):
+        (folder / "extra").write_bytes(b"")
+        with pytest.raises(InvalidInputError, match="the manifest does not name it"):
+            look(path)
+        (folder / "extra").unlink()
 
 
 def test_random_corruptions_are_found(tmp_path):
@@ -208,6 +213,22 @@ def test_a_newer_version_and_another_kind_are_refused_with_the_reason(tmp_path):
     assert Store.open(path).manifest.version == 2
 
 
+@pytest.mark.parametrize("layout", [3, 5])
+@pytest.mark.parametrize("kind", ["model", "atlas", "index"])
+def test_a_store_of_another_layout_is_built_again(tmp_path, kind, layout):
+    """Not restored from a copy: it is intact."""
+    path, data = tmp_path / kind, hm.datasets.cohort(4, cells_per_sample=20)
+    atlas = hm.build_atlas(data.points, data.labels, n_neighbors=5)
+    if kind == "index":
+        hm.MeasureIndex.from_embedding(atlas.embedding, path=path)
+    else:
+        (atlas if kind == "atlas" else atlas.model).save(path)
+    forge(path, lambda content: content.update(layout=layout, entries_of_that_version=[]))
+    said = f"^Expected a store of layout 4 at .*, found layout {layout}, written by another version .*; save or build"
+    with pytest.raises(InvalidInputError, match=said):
+        hm.MeasureIndex.open(path) if kind == "index" else hm.load(path)
+
+
 def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="found nothing there"):
         read(tmp_path / "nowhere")
@@ -217,7 +238,7 @@ def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match=r"no manifest\.json in it"):
         read(tmp_path)
     (tmp_path / "zarr.json").write_text('{"attributes":{},"node_type":"group","zarr_format":3}')
-    with pytest.raises(InvalidInputError, match="one that an older heatmover wrote is made anew"):
+    with pytest.raises(InvalidInputError, match="a store from an older heatmover must be created again"):
         read(tmp_path)
     for path in ("", "\0"):
         with pytest.raises(InvalidInputError, match="the path of a store"):
@@ -362,7 +383,7 @@ def test_a_killed_writer_blocks_nobody(tmp_path):
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InvalidInputError, match="another is writing"), writing(tmp_path):
+        with pytest.raises(InvalidInputError, match="another process is writing"), writing(tmp_path):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
@@ -389,9 +410,9 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (errno.ENOSPC, "as the system says; free some"),
+        (errno.ENOSPC, "as the system says; free some space"),
         (errno.EDQUOT, "space to write"),
-        (errno.EROFS, "a folder that can be written"),
+        (errno.EROFS, "permission to write to"),
         (errno.EACCES, "ask for permission"),
         (errno.EIO, "choose another path"),
     ],

@@ -1,4 +1,4 @@
-"""MeasureIndex: the same neighbours as a plain search, in memory and on disk, and one clear error for bad input."""
+"""MeasureIndex: the same neighbors as a plain search, in memory and on disk, and one clear error for bad input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scipy.spatial.distance import cdist
 from sklearn.exceptions import NotFittedError
 
 import heatmover as hm
+from heatmover._base.storage import samples as samples_module
 from heatmover.atlas.index import exact_emd
 from heatmover.atlas.index import index as module
-from heatmover.atlas.index import search as search_module
 from heatmover.atlas.index.index import fingerprint
 from heatmover.errors import InvalidInputError, MissingExtraError
 
@@ -111,7 +111,7 @@ def test_equal_rows_come_in_their_order(tmp_path):
 def test_streams_have_the_bits_of_memory(tmp_path, monkeypatch):
     rows = np.random.default_rng(1).normal(size=(500, 33)).astype(np.float32)
     expected = hm.nearest(rows[:20], 6, other=rows)
-    monkeypatch.setattr(search_module, "BLOCK_BYTES", 33 * 4 * 64)
+    monkeypatch.setattr(samples_module, "PART_BYTES", 33 * 4 * 64)
     index = hm.MeasureIndex.from_embedding(rows, path=tmp_path / "i", memory=1)
     for n_jobs in (1, 2):
         found = index.nearest(rows[:20], 6, n_jobs=n_jobs)
@@ -141,7 +141,7 @@ def test_other_handles_see_additions_when_they_refresh(tmp_path):
     assert hm.MeasureIndex.open(tmp_path / "i").names[-2:] == ("new", "newer")
 
 
-def test_variables_of_neighbours(tmp_path):
+def test_variables_of_neighbors(tmp_path):
     variables = {"age": [*range(59), None], "sex": ["m", None] * 30}
     for path in (None, tmp_path / "i"):
         index = hm.MeasureIndex.from_embedding(ROWS, variables=variables, path=path)
@@ -170,10 +170,10 @@ def test_check_reads_every_file(tmp_path):
 
 
 BAD = {
-    "k of at most 60, found k=61 with 60 stored samples": lambda index: index.nearest(QUERIES, 61),
-    "k of at most 59, found k=60 .*not its own neighbour": lambda index: index.nearest("3", 60),
+    "k of at most 60, found 61; there are 60 stored samples": lambda index: index.nearest(QUERIES, 61),
+    "k of at most 59, found 60; .*not its own neighbor": lambda index: index.nearest("3", 60),
     "k to be a whole number": lambda index: index.nearest(QUERIES, 0),
-    "rows of 5 features, as the index has, found rows of 4": lambda index: index.nearest(QUERIES[:, :4], 1),
+    "rows of 5 features, as in the index, found rows of 4": lambda index: index.nearest(QUERIES[:, :4], 1),
     "at least one row": lambda index: index.nearest(np.empty((0, 5)), 1),
     "embedding without NaN": lambda index: index.nearest(QUERIES * np.nan, 1),
     "the name of a stored sample, found '60'": lambda index: index.nearest("60", 1),
@@ -182,12 +182,12 @@ BAD = {
     "radius to be a number": lambda index: index.within(QUERIES, -1),
     "radius to be finite|radius to be a number": lambda index: index.within(QUERIES, float("nan")),
     "a model that embeds measures": lambda index: index.nearest(hm.measures_from_weights(np.eye(5)), 1),
-    "names that are not taken": lambda index: index.add(QUERIES[:1], names=["3"]),
+    "new sample names": lambda index: index.add(QUERIES[:1], names=["3"]),
     "distinct names of samples": lambda index: index.add(QUERIES[:2], names=["x", "x"]),
     "rows of 5 features": lambda index: index.add(QUERIES[:, :4]),
     "embedding without NaN or infinity": lambda index: index.add(QUERIES * np.inf),
     "one name per row": lambda index: index.add(QUERIES, names=["x"]),
-    "the variables that are stored": lambda index: index.add(QUERIES, variables={"age": [1] * 7}),
+    "the sample metadata of the store": lambda index: index.add(QUERIES, variables={"age": [1] * 7}),
     "sample to be a whole number": lambda index: index.recall(sample=0),
 }
 
@@ -243,9 +243,9 @@ def test_a_model_that_does_not_belong_is_refused(tmp_path):
     model = grid_model(max_scale=4).fit(MEASURES)
     hm.MeasureIndex.from_measures(model, MEASURES, path=tmp_path / "i")
     hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=4, method="exact").fit(MEASURES))
-    with pytest.raises(InvalidInputError, match="the model that made the rows of the index, found another one"):
+    with pytest.raises(InvalidInputError, match="the model that embedded the rows of the index, found another model"):
         hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=4, alpha=0.3).fit(MEASURES))
-    with pytest.raises(InvalidInputError, match=r"rows of \d+ features, as the model makes them, found rows of 100"):
+    with pytest.raises(InvalidInputError, match=r"rows of \d+ features, as this model embeds them, found rows of 100"):
         hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=6).fit(MEASURES))
     with pytest.raises(InvalidInputError, match="a fitted DiffusionEMD as model, found str"):
         hm.MeasureIndex.from_embedding(ROWS, model="model")
@@ -371,11 +371,11 @@ def test_exact_emd_is_the_distance_on_the_line(costs):
 def test_exact_emd_of_what_does_not_fit():
     with pytest.raises(InvalidInputError, match="queries on the 6 points"):
         exact_emd(STORED, np.ones((1, 3)) / 3, COSTS)
-    with pytest.raises(InvalidInputError, match=r"costs \(6, 6\)"):
+    with pytest.raises(InvalidInputError, match=r"costs of shape \(6, 6\)"):
         exact_emd(STORED, ASKED, COSTS[:3])
-    with pytest.raises(InvalidInputError, match="finite, non-negative costs"):
+    with pytest.raises(InvalidInputError, match="non-negative costs"):
         exact_emd(STORED, ASKED, COSTS - 1)
-    with pytest.raises(InvalidInputError, match="the measure of every row"):
+    with pytest.raises(InvalidInputError, match="one measure for every row"):
         exact_emd(STORED, ASKED, COSTS)(0, np.array([5]))
 
 

@@ -30,7 +30,7 @@ def built() -> CandidateGraph:
 
 
 def in_memory(rows: np.ndarray) -> Rows:
-    return Rows(len(rows), rows, None)
+    return Rows(rows)
 
 
 def test_blocks_from_a_row_on():
@@ -59,7 +59,7 @@ def test_every_distance_has_the_bits_of_pairwise_distances(n_features, dtype):
 
 
 def test_it_asks_for_more_than_it_promises_and_tells_what_it_measured(built):
-    assert built.recall >= module.ASKED > module.RECALL
+    assert built.recall >= module.TARGET_RECALL > module.RECALL
     assert np.array_equal(np.sort(built.rows), np.arange(3000))
 
 
@@ -94,14 +94,14 @@ def test_added_rows_are_found():
         assert recall(found, truth) > 0.95
 
 
-def test_stored_samples_are_not_their_own_neighbours(built):
+def test_stored_samples_are_not_their_own_neighbors(built):
     own = np.array([5, 17, 1234, 2999])
     found = built.nearest(in_memory(ROWS), ROWS[own], 4, own, 1)[1]
     assert not (found == own[:, None]).any()
     assert recall(found, in_memory(ROWS).nearest(ROWS[own], 4, own, 1)[1]) > 0.9
 
 
-def test_more_neighbours_than_the_graph_leads_to(built):
+def test_more_neighbors_than_the_graph_leads_to(built):
     found = built.nearest(in_memory(ROWS), QUERIES[:2], 3000, None, 1)[1]
     np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(3000), (2, 1)))
 
@@ -156,7 +156,7 @@ def test_another_thread_setting_of_faiss_comes_back():
 def test_the_index_builds_extends_and_measures(tmp_path):
     for path, memory in ((None, "1 GB"), (tmp_path / "a", "1 GB"), (tmp_path / "b", 1)):
         index = hm.MeasureIndex.from_embedding(ROWS[:2000], path=path, memory=memory)
-        assert index.build() >= module.ASKED
+        assert index.build() >= module.TARGET_RECALL
         index.add(ROWS[2000:])
         found = index.nearest(QUERIES, 10, method="approximate")
         assert not found.exact

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-
 import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover._base.files import load_arrays, save_arrays
 from heatmover._base.storage import Samples, Store, writing
 from heatmover.atlas.index import index as module
-from heatmover.atlas.index.search import CACHE, CandidateGraph, read_cache, write_cache
+from heatmover.atlas.index.search import CACHE, SEAL, CandidateGraph, read_cache, write_cache
 
 pytest.importorskip("faiss")
 
@@ -66,7 +64,7 @@ def test_damage_is_noticed_before_faiss_reads_it(place, monkeypatch):
         flipped[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
         path.write_bytes(flipped)
         assert read_cache(Samples(Store.open(place))) is None
-    for damaged in (whole[: len(whole) // 2], b"", whole + b"x"):
+    for damaged in (whole[: len(whole) // 2], b""):
         path.write_bytes(damaged)
         assert read_cache(Samples(Store.open(place))) is None
     path.unlink()
@@ -80,15 +78,15 @@ def test_damage_is_fixed_by_building_again(place):
     assert read_cache(Samples(Store.open(place))) is not None
 
 
-@pytest.mark.parametrize("change", [{"version": 1}, {"lineage": "0"}, {"rows": np.arange(10**6)}], ids=str)
+@pytest.mark.parametrize("change", [{"lineage": np.array("0")}, {"rows": np.arange(10**6)}], ids=str)
 def test_what_it_says_of_itself_is_checked(place, change):
-    path = place / CACHE
-    with np.load(io.BytesIO(path.read_bytes()[32:])) as stored:
-        arrays = dict(stored) | change
-    changed = io.BytesIO()
-    np.savez(changed, **arrays)
-    path.write_bytes(hashlib.sha256(changed.getvalue()).digest() + changed.getvalue())
+    arrays = load_arrays(place / CACHE, SEAL)
+    save_arrays(place / CACHE, SEAL, arrays | change)
     assert read_cache(Samples(Store.open(place))) is None
+    save_arrays(place / CACHE, "heatmover search 1", arrays)
+    assert read_cache(Samples(Store.open(place))) is None
+    save_arrays(place / CACHE, SEAL, arrays)
+    assert read_cache(Samples(Store.open(place))) is not None
 
 
 def test_the_graph_of_other_rows_is_not_used(place, tmp_path):

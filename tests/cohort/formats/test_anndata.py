@@ -125,7 +125,7 @@ def test_categories_as_older_files_hold_them(adata, tmp_path):
     assert read_cohort(path, sample_key="sample").labels().tolist() == adata.obs["sample"].tolist()
 
 
-def test_chosen_variables_must_be_told_apart(adata, stored):
+def test_chosen_variables_must_be_distinguishable(adata, stored):
     adata.var_names = ["CD4", "CD4", "CD19"]
     path = stored(adata)
     assert read_cohort(path, sample_key="sample", representation=["CD19"]).n_dimensions == 1

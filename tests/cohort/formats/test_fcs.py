@@ -137,9 +137,9 @@ def test_the_sheet_may_name_the_samples_and_leave_out_the_ending(folder, tmp_pat
     [
         (
             "file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\n",
-            "'p4.fcs' not in it; add .* or skip_unlisted=True leaves them out",
+            "no 'p4.fcs' in it; add .* or leave them out with skip_unlisted=True",
         ),
-        ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\np4.fcs,1\np5.fcs,1\n", "'p5.fcs' not there"),
+        ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\np4.fcs,1\np5.fcs,1\n", "no 'p5.fcs' in the folder"),
         ("file,age\np1.fcs,1\np2.fcs,1\np3.fcs,1\np4.fcs,1\np4,1\n", "'p4.fcs' more than once"),
         ("name,age\nA,1\nB,1\n", "a column of file names"),
         ("name,file\nA,p1\nA,p2\nB,p3\nC,p4\n", "'A' more than once"),
@@ -161,14 +161,14 @@ def test_channels_of_the_same_name(make, tmp_path):
 
 def test_a_channel_that_one_file_lacks(folder, make):
     make.fcs(folder / "q.fcs", [[1, 2]], ["CD4", "CD8"])
-    with pytest.raises(InvalidInputError, match=r"no 'CD19' in 'q.fcs'"):
+    with pytest.raises(InvalidInputError, match=r"'CD19' in 'p1.fcs' but not in 'q.fcs'"):
         read_cohort(folder)
     assert read_cohort(folder, representation=["CD8", "CD4"]).names[-1] == "q"
 
 
 def test_only_time(make, tmp_path):
     make.fcs(tmp_path / "a.fcs", [[1], [2]], ["Time"])
-    with pytest.raises(InvalidInputError, match="at least one channel besides Time"):
+    with pytest.raises(InvalidInputError, match="at least one channel other than Time"):
         read_cohort(tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_spillover_is_undone(stained):
         assert any(note.startswith("Compensated for spillover between 3 detectors") for note in cohort.warnings)
     raw = read_cohort(place, representation=NAMES, compensate=False)
     np.testing.assert_allclose(raw.points()[:, :3], pure[:, :3] @ SPILL, rtol=1e-5, atol=0.1)
-    assert raw.warnings == ("The FCS files carry a spillover matrix, which was not applied, as asked for.",)
+    assert raw.warnings == ("As requested, the spillover matrix in the FCS files was not applied.",)
     # A choice of channels is made of the compensated ones.
     assert np.array_equal(read_cohort(place, representation=["CD8"]).points()[:, 0], cohort.points()[:, 1])
 
@@ -246,10 +246,10 @@ def test_scatter_and_time_stay_linear(stained):
     np.testing.assert_allclose(found.points()[:, :3], np.arcsinh(pure[:, :3] / 150), atol=1e-3)
     np.testing.assert_allclose(found.points()[:, 3], pure[:, 3], rtol=1e-6)
     assert found.points()[:30, 4].tolist() == list(range(30))
-    assert any("'FSC-A', 'Time' stayed linear beside transformed channels" in note for note in found.warnings)
+    assert any("'FSC-A', 'Time' stayed linear while other channels were transformed" in note for note in found.warnings)
     every = read_cohort(place, representation=NAMES, cofactor=150)
     np.testing.assert_allclose(every.points(), np.arcsinh(pure / 150), atol=1e-3)
-    assert any("arcsinh was taken of 'FSC-A' too; transform='arcsinh' leaves" in note for note in every.warnings)
+    assert any("arcsinh was also applied to 'FSC-A'; transform='arcsinh' keeps" in note for note in every.warnings)
 
 
 def test_logicle_has_one_scale_for_all_files(stained, make, tmp_path):
@@ -280,13 +280,16 @@ def test_a_file_that_the_sheet_does_not_list_can_be_left_out(folder, make, tmp_p
     cohort = read_cohort(folder, sample_sheet=tmp_path / "sheet.csv", skip_unlisted=True)
     assert cohort.names == ("p1", "p2", "p4")
     assert cohort.variable("age").tolist() == [1, 2, 4]
-    assert "Left out, because the sample sheet does not list them: 'control.fcs', 'p3.fcs'." in cohort.warnings
+    assert (
+        "These names were left out, because the sample sheet does not list them: 'control.fcs', 'p3.fcs'."
+        in cohort.warnings
+    )
     assert cohort.points().shape[0] == cohort.n_cells
 
 
 def test_a_channel_that_is_named_like_a_label_is_told(make, tmp_path):
     make.fcs(tmp_path / "a.fcs", [[1, 2, 3], [4, 5, 6]], ["CD4", "cluster_id", "Population"])
-    told = "Used as features, but named like labels of cells: 'cluster_id', 'Population'; name the features wanted in"
+    told = "features, although their names look like cell labels: 'cluster_id', 'Population'. To choose"
     assert any(told in warning for warning in read_cohort(tmp_path).warnings)
     assert not any(told in warning for warning in read_cohort(tmp_path, representation=["CD4", "cluster_id"]).warnings)
 
@@ -307,10 +310,13 @@ def test_detectors_by_their_numbers(make, tmp_path):
     ("text", "message"),
     [
         (spelt([[1, 1], [1, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
-        (spelt([[100, 1], [1, 1]], "xy"), "1, or in per cent 100, on the diagonal of .* in 'a.fcs', found 100"),
+        (spelt([[100, 1], [1, 1]], "xy"), "1 \\(or 100, in percent\\) on the diagonal of .* in 'a.fcs', found 100"),
         (spelt([[1e300, 0], [0, 1e300]], "xy"), r"on the diagonal of the spillover matrix in 'a.fcs', found 1e\+300"),
         (spelt([[1, 1e300], [0, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
-        (spelt([[1, 0.1], [0, 1]], "xz"), "spillover matrix in 'a.fcs' to be channels, found 'z', which is none"),
+        (
+            spelt([[1, 0.1], [0, 1]], "xz"),
+            "spillover matrix in 'a.fcs' to be channels, found 'z', which is not a channel",
+        ),
         (spelt([[1, 0.1], [0, 1]], "xx"), "to be channels, found 'x', 'x', some of them twice"),
         ("2,x,y,1,0,0", "a spillover matrix of 2 x 2 finite numbers in 'a.fcs', found 3"),
         ("2,x,y,1,0,0,nan", "2 x 2 finite numbers"),
@@ -321,7 +327,9 @@ def test_detectors_by_their_numbers(make, tmp_path):
 )
 def test_a_matrix_that_cannot_be(text, message, make, tmp_path):
     make.fcs(tmp_path / "a.fcs", [[1, 2], [3, 4]], ["x", "y"], metadata={"spill": text})
-    with pytest.raises(InvalidInputError, match=message + r".*; compensate=False reads the values as they are\.$"):
+    with pytest.raises(
+        InvalidInputError, match=message + r".*; compensate=False reads the values without compensation\.$"
+    ):
         read_cohort(tmp_path)
     assert read_cohort(tmp_path, compensate=False).n_cells == 2
 
@@ -337,8 +345,8 @@ def test_a_matrix_in_some_files_only(folder, make):
     ("changes", "message"),
     [
         ({"transform": "log"}, "transform"),
-        ({"transform": "arcsinh"}, r"cofactor beside transform='arcsinh', found none; 5 is usual"),
-        ({"transform": "logicle", "cofactor": 5}, r"no cofactor beside transform='logicle', found 5"),
+        ({"transform": "arcsinh"}, r"cofactor with transform='arcsinh', found none; 5 is usual"),
+        ({"transform": "logicle", "cofactor": 5}, r"no cofactor with transform='logicle', found 5"),
         ({"compensate": True}, r"a spillover matrix in the FCS files, for compensate=True, found none"),
         ({"compensate": "yes"}, "compensate to be True or False"),
         ({"transform": "logicle", "representation": ["Time"]}, "a channel to transform, .*, found only 'Time', which"),

@@ -99,7 +99,7 @@ def test_what_changed_is_told(tmp_path, change, message):
 def test_a_store_that_is_there_needs_resume(tmp_path):
     with opened(tmp_path / "store"):
         pass
-    with pytest.raises(InvalidInputError, match=r"not there yet, found .*resume=True"), opened(tmp_path / "store"):
+    with pytest.raises(InvalidInputError, match=r"does not exist yet, found .*resume=True"), opened(tmp_path / "store"):
         pass
 
 
@@ -116,10 +116,9 @@ def test_a_store_of_another_layout_is_refused(tmp_path, layout):
     path = tmp_path / "store/manifest.json"
     if layout == 2:  # a group of zarr
         path.rename(tmp_path / "store/zarr.json")
-        message = "a checkpoint of this version of heatmover, found something else .*the version that began it"
     else:
         path.write_bytes(sealed({**unsealed(path.read_bytes()), "checkpoint": {"layout": layout}}))
-        message = "checkpoint layout: 99 then, 3 now"
+    message = "a checkpoint of this version of heatmover, found something else .*the version that started it"
     with pytest.raises(InvalidInputError, match=message), opened(tmp_path / "store", resume=True):
         pass
 

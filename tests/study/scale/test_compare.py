@@ -84,7 +84,7 @@ def test_samples_with_few_cells_are_left_out_on_request(cohort):
         compare_cohort(cohort, min_cells=501)
 
 
-def test_standardised_and_reduced_cohorts_are_read_as_points(file):
+def test_standardized_and_reduced_cohorts_are_read_as_points(file):
     cohort = read_cohort(file, sample_key="sample", standardize=True, n_components=3)
     result = compare_cohort(cohort, landmarks=LANDMARKS)
     nearest = cdist(cohort.points().astype(float), result.landmarks.centers).argmin(axis=1)
@@ -137,7 +137,7 @@ def test_points_in_place_of_a_cohort_are_refused(data):
 
 def test_too_many_samples_for_all_pairs_are_sent_to_nearest(cohort, monkeypatch):
     monkeypatch.setattr("heatmover.study.comparison.MOST_SAMPLES", 7)
-    with pytest.raises(InvalidInputError, match=r"at most 7 samples .*hm.scale find the nearest"):
+    with pytest.raises(InvalidInputError, match=r"at most 7 samples .*hm.scale.nearest find the nearest"):
         compare_cohort(cohort)
 
 
@@ -241,7 +241,7 @@ def test_a_study_is_that_of_the_comparison(cohort):
     expected = compare_cohort(cohort, landmarks=LANDMARKS, bias="corrected").distances
     np.testing.assert_array_equal(found.comparison.distances, expected)
     assert found.record.input["cells"] == 4000
-    assert any("Landmarks stood for the cells" in note for note in found.notes)
+    assert any("Landmarks approximate the cells" in note for note in found.notes)
     assert "count cells" in found.record.seconds
 
 
@@ -254,7 +254,7 @@ def test_histograms_and_their_embedding_on_disk_are_those_of_the_comparison(coho
     model = hm.DiffusionEMD(landmarks.graph()).fit(measures)
     found = embed(model, measures, tmp_path / "embedding.zarr")
     np.testing.assert_array_equal(found[:], whole.embedding)
-    with pytest.raises(InvalidInputError, match="not there yet"):
+    with pytest.raises(InvalidInputError, match="does not exist yet"):
         embed(model, measures, tmp_path / "embedding.zarr")
     next((tmp_path / "embedding.zarr" / "c").rglob("0/0")).unlink()
     again = embed(model, measures, tmp_path / "embedding.zarr", resume=True)

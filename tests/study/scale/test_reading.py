@@ -54,7 +54,7 @@ def test_nothing_is_read_for_a_look_alone(file, cohort):
     assert unchecked.unchecked
     assert not cohort.unchecked
     found = scale.compare_cohort(unchecked, landmarks=60, progress=watch)
-    assert "look at every value" not in watch.stages
+    assert "check values" not in watch.stages
     assert watch.stages.count("draw cells") == 1
     np.testing.assert_array_equal(found.distances, scale.compare_cohort(cohort, landmarks=60).distances)
 
@@ -66,7 +66,7 @@ def test_nothing_is_read_for_a_look_alone(file, cohort):
 def test_what_needs_all_values_has_a_pass_of_its_own(file, options):
     watch = Watch()
     found = scale.read_cohort(file, sample_key="sample", progress=watch, **options)
-    assert watch.stages[0] == "look at every value"
+    assert watch.stages[0] == "check values"
     assert not found.unchecked
     expected = read_cohort(file, sample_key="sample", **options)
     np.testing.assert_array_equal(found.points(), expected.points())

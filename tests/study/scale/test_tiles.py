@@ -106,9 +106,9 @@ def test_rows_that_are_damaged_are_embedded_again(tmp_path):
 def test_an_array_of_something_else_is_refused(embedding, tmp_path):
     place = tmp_path / "d.zarr"
     distances(embedding, place)
-    with pytest.raises(InvalidInputError, match="not there yet"):
+    with pytest.raises(InvalidInputError, match="does not exist yet"):
         distances(embedding, place)
-    with pytest.raises(InvalidInputError, match="the same embedding, found another"):
+    with pytest.raises(InvalidInputError, match="the same embedding, found a different array"):
         distances(embedding + 1, place, resume=True)
     with pytest.raises(InvalidInputError, match="the same dtype"):
         distances(embedding, place, resume=True, dtype="float64")

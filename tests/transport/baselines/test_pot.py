@@ -1,4 +1,4 @@
-"""Exact EMD and Sinkhorn against linear programmes and dense iterations written out here."""
+"""Exact EMD and Sinkhorn against linear programs and dense iterations written out here."""
 
 import sys
 
@@ -17,8 +17,8 @@ POINTS = RNG.normal(size=(12, 2))
 MASSES = RNG.dirichlet(np.ones(12), size=4)
 
 
-def programme(a, b, costs):
-    """The transport problem as a linear programme, for SciPy's own solver."""
+def program(a, b, costs):
+    """The transport problem as a linear program, for SciPy's own solver."""
     n, m = costs.shape
     rows = np.kron(np.eye(n), np.ones(m))
     columns = np.kron(np.ones(n), np.eye(m))
@@ -27,7 +27,7 @@ def programme(a, b, costs):
 
 
 def all_pairs(costs, masses=MASSES):
-    return np.array([[programme(a, b, costs) for b in masses] for a in masses])
+    return np.array([[program(a, b, costs) for b in masses] for a in masses])
 
 
 def test_euclidean():
@@ -51,7 +51,7 @@ def test_on_a_graph_mass_moves_along_shortest_paths():
     masses = np.random.default_rng(1).dirichlet(np.ones(40), size=3)
     chord = np.linalg.norm(arc[1] - arc[0])
     along = np.abs(np.subtract.outer(np.arange(40), np.arange(40))) * chord
-    # The end points are joined with their second neighbour, which shortens some paths by a little.
+    # The end points are joined with their second neighbor, which shortens some paths by a little.
     np.testing.assert_allclose(exact_emd(graph, masses), all_pairs(along, masses), rtol=0.01)
     assert exact_emd(graph, np.eye(40)[[0, 39]])[0, 1] > 1.9 * np.linalg.norm(arc[0] - arc[-1])
 
@@ -111,7 +111,7 @@ def test_separate_components_are_refused():
         (hm.Graph.from_affinity(np.ones((12, 12))), "euclidean", r"points \(n_points, n_dimensions\), found a Graph"),
         (POINTS, "no such metric", "the name of a SciPy metric"),
         (POINTS, np.ones((3, 3)), r"costs of shape \(12, 12\), found shape \(3, 3\)"),
-        (POINTS, -np.ones((12, 12)), "non-negative costs, found a smallest of -1"),
+        (POINTS, -np.ones((12, 12)), "non-negative costs, found a smallest value of -1"),
         (POINTS, np.full((12, 12), np.nan), "cost without NaN"),
         (POINTS, lambda a, b: np.ones((1, 1)), "costs of shape"),
         (POINTS[:5], None, "measures over the graph's 5 points"),

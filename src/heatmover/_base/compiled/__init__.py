@@ -1,1 +1,1 @@
-"""Compiled kernels: plain loops, no policy. What to run on which block is decided by the callers."""
+"""Compute on arrays in loops that numba compiles; all packages call them and choose the block to compute."""

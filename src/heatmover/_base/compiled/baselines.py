@@ -1,39 +1,11 @@
-"""Loops of the alternative methods: distribution functions along a direction, trees of clusters."""
+"""Split points into trees of clusters; only `transport.baselines` calls it."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from heatmover._base.compiled.jit import kernel
 from heatmover._base.types import Float64, Int64
-
-__all__ = ["cluster_tree", "weighted_cumulative"]
-
-Integers = npt.NDArray[np.int64]
-
-
-@kernel(fastmath={"contract"})
-def weighted_cumulative(
-    starts: Integers, places: Integers, masses: Float64, widths: Float64, features: Float64
-) -> None:
-    """Write each measure's cumulative masses, times the widths, into ``features`` (n_measures, n_widths).
-
-    Measure i has the masses from ``starts[i]`` to ``starts[i + 1]``, at ``places`` among the widths; what lies
-    behind the last width is left out. NumPy's ``cumsum`` alone takes three times as long (100 x 10,000: 4.3 ms
-    against 1.3 ms).
-    """
-    n_widths = widths.size
-    for i in range(features.shape[0]):
-        row = features[i]
-        row[:] = 0.0
-        for entry in range(starts[i], starts[i + 1]):
-            if places[entry] < n_widths:
-                row[places[entry]] += masses[entry]
-        total = 0.0
-        for place in range(n_widths):
-            total += row[place]
-            row[place] = total * widths[place]
 
 
 @kernel(fastmath={"contract"})
@@ -47,9 +19,9 @@ def _squared(points: Float64, i: int, center: Float64) -> float:
 
 @kernel(fastmath={"contract"})
 def _farthest_first(points: Float64, part: Int64, first: int, n_clusters: int, label: Int64, nearest: Float64) -> int:
-    """Label the points of a part by their nearest center, each center being the point farthest from those before.
+    """Place centers, each at the point farthest from all earlier centers, and label points by their nearest center.
 
-    Returns the number of centers: fewer than ``n_clusters`` if the part has fewer distinct points.
+    Return the number of centers, which is below ``n_clusters`` if the part has fewer distinct points.
     """
     chosen = part[first]
     for cluster in range(n_clusters):
@@ -82,7 +54,7 @@ def _means(points: Float64, part: Int64, label: Int64, centers: Float64, counts:
 
 @kernel(fastmath={"contract"})
 def _relabel(points: Float64, part: Int64, label: Int64, centers: Float64, counts: Int64) -> None:
-    """Give every point to its nearest mean; a cluster without points stays without."""
+    """Label every point by its nearest mean; a cluster without points stays empty."""
     for p in range(len(part)):
         best = np.inf
         for cluster in range(len(counts)):
@@ -97,29 +69,31 @@ def _relabel(points: Float64, part: Int64, label: Int64, centers: Float64, count
 def cluster_tree(
     points: Float64, n_clusters: int, n_lloyd: int, draws: Float64, nodes: Int64, parents: Int64, lengths: Float64
 ) -> int:
-    """Split parts into clusters, level by level, and return the number of nodes.
+    """Split the points into a tree of clusters, level by level, and return the number of nodes.
 
     Parameters
     ----------
     points
-        (n_points, n_dimensions).
+        ``(n_points, n_dimensions)``.
     n_clusters, n_lloyd
-        Children of a part at most, and rounds of Lloyd's algorithm after the farthest-first start.
+        Largest number of children of a node, and number of rounds of Lloyd's algorithm after the farthest-first start.
     draws
-        Uniform in [0, 1), (depth, n_points): where a part that starts there takes its first center.
+        Uniform random numbers in [0, 1), ``(depth, n_points)``. The number in the row of a level and the column of a
+        cluster's first place chooses the first center of this cluster.
     nodes
-        Receives, (depth, n_points), the node of every point at every level, -1 below the end of its branch.
+        Receives the node of every point at every level, ``(depth, n_points)``; -1 at levels below the last node of a
+        point.
     parents
-        Receives each node's parent, -1 for the children of the root; as long as there can be nodes.
+        Receives the parent of each node, -1 for the children of the root; long enough for all possible nodes.
     lengths
-        Receives the distance between the means of each node and its parent.
+        Receives the distance from the mean of each node to the mean of its parent.
     """
     depth, n_points = draws.shape
     order = np.arange(n_points)
     label, nearest = np.empty(n_points, np.int64), np.empty(n_points)
     centers, counts = np.empty((n_clusters, points.shape[1])), np.empty(n_clusters, np.int64)
     places = np.empty(n_clusters, np.int64)
-    # Parts of the current level: a part of `order`, a node, and its mean.
+    # For each cluster of the current level: its range in `order`, its node and its mean.
     starts, stops, owners = np.zeros(1, np.int64), np.full(1, n_points), np.full(1, -1)
     means = np.empty((1, points.shape[1]))
     label[:] = 0
@@ -138,7 +112,7 @@ def cluster_tree(
             part = order[start : stops[c]].copy()
             first = int(draws[level, start] * size)
             n_centers = _farthest_first(points, part, first, n_clusters, label, nearest)
-            if n_centers == 1:  # copies of one point
+            if n_centers == 1:  # all members are copies of one point
                 continue
             _means(points, part, label, centers, counts)
             for _ in range(n_lloyd):

@@ -1,11 +1,13 @@
-"""The nearest of many centers: in single precision, leaf by leaf of neighboring centers, with bounds of its rounding.
+"""Find nearest centers in single precision, with bounds on rounding errors; only `graphs.centers` calls it.
 
-Points and centers lie in rotated coordinates, see `heatmover.graphs.centers`. A leaf holds ``LANES`` centers. Its
-products are taken from its own middle, so that rounding is small beside the distances that matter.
+Points and centers are in rotated coordinates, see `heatmover.graphs.centers`. A leaf contains ``LANES`` centers.
+Products are computed relative to the middle of the leaf, so that rounding errors are small compared with the relevant
+distances.
 
-``tiles`` (n_leaves, (n_dimensions + 1) * LANES) holds a leaf's centers from its middle, negative, dimension by
-dimension, and then half of their squares; ``boxes`` (n_leaves, 3, stride) its least and largest coordinates and its
-middle; ``radii`` (n_leaves,) the distance of its farthest center from the middle.
+``tiles`` (n_leaves, (n_dimensions + 1) * LANES) contains, for each leaf, the negative offsets of the centers from the
+middle of the leaf, dimension by dimension, and then half of the squared lengths of these offsets. ``boxes`` (n_leaves,
+3, stride) contains the smallest and largest coordinates and the middle of each leaf. ``radii`` (n_leaves,) contains the
+distance from the middle to the farthest center of each leaf.
 """
 
 from __future__ import annotations
@@ -20,39 +22,42 @@ from heatmover._base.types import Float64, FloatArray, Int32, Int64
 
 Float32 = npt.NDArray[np.float32]
 
-# Points of a tile, a multiple of three, and columns of centers in which the least is looked for.
+# Number of points per tile, a multiple of three, and number of separate minima per point; see `_add_products`.
 ROWS, WIDTH = 6, 8
-# Centers of a leaf. In microseconds a point, for leaves of 64 and 128: 27,000 centers of the simulated cells 1.7 and
-# 1.5, of a Gaussian in 8, 14, 30 and 50 dimensions 3.1 and 2.4, 11.3 and 9.8, 32 and 27, 47 and 45. Smaller leaves
-# leave out more, but each takes the time of 20 products to see a point from its middle.
+# Number of centers per leaf. With leaves of 64 and of 128 centers, a point took 1.7 and 1.5 microseconds for 27,000
+# centers of the simulated cells. For centers of a Gaussian a point took 3.1 and 2.4 microseconds in 8 dimensions, 11.3
+# and 9.8 in 14 dimensions, 32 and 27 in 30 dimensions, and 47 and 45 in 50 dimensions. Smaller leaves exclude more
+# centers, but converting a point to coordinates relative to the middle of a leaf takes as long as 20 products.
 LANES = 128
-# Points that look at the leaves together. 128, 256 and 512 are within 5 % of each other.
+# Number of points whose leaves are searched together. Run times with 128, 256 and 512 points differ by at most 5%.
 TOGETHER = 256
-# What a tile writes, in one array: products (ROWS, LANES), the least of every eighth (ROWS, WIDTH), limits, half
-# squares of the distances from the middle and errors (ROWS,), and points from the middle (ROWS, stride).
+# Offsets of the results of a tile in one array: products (ROWS, LANES); minima of every eighth product (ROWS, WIDTH);
+# limits, half squared distances from the middle, and errors (ROWS,) each; points relative to the middle (ROWS, stride).
 LEAST = ROWS * LANES
 LIMITS = LEAST + ROWS * WIDTH
 SQUARES = LIMITS + ROWS
 ERRORS = SQUARES + ROWS
 VALUES = ERRORS + ROWS
-# Bounds of a point: of half the square of the nearest so far, the largest and the least it may be; the least of others.
+# Rows of ``bounds``: for each point, the upper and the lower bound of half its squared distance from the nearest center
+# so far, and the lower bound for all other centers.
 LARGEST, LOWEST, SECOND = 0, 1, 2
-# More than what products and their sums lose below the range of single precision, which ends at 1e-38.
+# Upper bound of the error due to products and sums below the range of single precision, which ends at 1e-38.
 LEAST_ERROR = np.float32(1e-35)
-# Unsigned, as places.
+# Unsigned, because they are used as array positions.
 ONE, LANE = np.uint64(1), np.uint64(LANES)
-# Sums may be reordered and products fused, else nothing vectorises. There is no NaN: points that are not finite in
-# single precision never come here.
+# Allow the compiler to reorder sums and fuse products, because otherwise the loops could not use vector registers. NaN
+# cannot occur, because callers exclude points that are not finite in single precision.
 REORDER = {"reassoc", "contract", "nsz", "nnan"}
 
 
 @kernel(fastmath=REORDER)
 def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimensions: int) -> Any:
-    """Write the products of a tile's points with a leaf's centers; return which have one within their limit, as bits.
+    """Write the products of a tile's points with a leaf's centers; return as bits which points have one within limits.
 
-    ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]``. Bit p tells whether any ``out[p, j]`` is at most
-    ``limits[p]``. Then ``least[p, i] = min(out[p, i], out[p, i + WIDTH], ...)``. Three points at a time, so that each
-    center is read once for all of them. Places are unsigned: an index that might be negative prevents vectors.
+    ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]``. Bit p is set if any ``out[p, j]`` is at most
+    ``limits[p]``. Then ``least[p, i] = min(out[p, i], out[p, i + WIDTH], ...)`` is written too. Three points are
+    computed at a time, so that each center is read once for all three. Positions are unsigned, because an index that
+    might be negative prevents vector code.
     """
     hits, flat, start = 0, tiles.reshape(-1), np.uint64(leaf * tiles.shape[1])
     for p in range(0, ROWS, 3):
@@ -98,7 +103,7 @@ def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimen
 
 @kernel(fastmath=REORDER)
 def _subtract(points: Float32, point: int, boxes: Float32, leaf: int, stride: int, work: Float32, row: int) -> Any:
-    """Write a point as seen from a leaf's middle to a row of a tile, and return the square of its distance."""
+    """Write a point relative to a leaf's middle to a row of a tile, and return its squared distance from the middle."""
     here, there, to = points[point], boxes[leaf, 2], np.uint64(VALUES + row * stride)
     total = np.float32(0)
     for k in range(np.uint64(stride)):
@@ -110,10 +115,10 @@ def _subtract(points: Float32, point: int, boxes: Float32, leaf: int, stride: in
 
 @kernel(fastmath=REORDER - {"nnan"})
 def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64, out: Float32, norms: Float32) -> None:
-    """Write ``scale (points - origin) @ rotation`` and the norms of its rows; sums are in double precision.
+    """Write ``scale (points - origin) @ rotation`` and the norms of its rows, with sums in double precision.
 
-    ``points`` (n_points, n_dimensions), ``rotation`` (stride, stride) with zeros beyond, or empty to leave the axes as
-    they are, ``out`` (n_points, stride).
+    ``points`` is (n_points, n_dimensions) and ``out`` is (n_points, stride). ``rotation`` is (stride, stride), padded
+    with zeros, or empty to keep the axes.
     """
     n_points, n_dimensions = points.shape
     stride = out.shape[1]
@@ -124,7 +129,7 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
             values[k] = (np.float64(points[p, k]) - origin[k]) * scale
         for i in range(stride):
             sums[i] = 0.0 if rotation.size else values[i]
-        for k in range(0, n_turned, 4):  # four dimensions a pass, for each pass reads the sums
+        for k in range(0, n_turned, 4):  # four dimensions per pass, because every pass reads and writes the sums
             a, b, c, d = values[k], values[k + 1], values[k + 2], values[k + 3]
             for i in range(stride):
                 sums[i] += (a * rotation[k, i] + b * rotation[k + 1, i]) + (
@@ -139,7 +144,7 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
 
 @kernel()
 def find_leaves(points: Float32, dimensions: Int32, values: Float32, children: Int32, leaves: Int32) -> None:
-    """Write the leaf on whose side of all cuts each point is; a child below zero is leaf ``-1 - child``."""
+    """Write the leaf of each point, found by following the cuts; a negative child is the leaf ``-1 - child``."""
     for p in range(points.shape[0]):
         node = 0
         while node >= 0:
@@ -159,19 +164,20 @@ def nearest_by_leaves(
     nearest: Int64,
     bounds: Float32,
 ) -> None:
-    """Write the nearest center of each point, as a place in the leaves.
+    """Write the nearest center of each point, as the place of this center in the leaves.
 
     Parameters
     ----------
     points, norms, own
-        ``(n_points, stride)``, ``(n_points,)`` and ``(n_points,)``: points in the order of their own leaves.
+        Points in the order of their leaves, their norms and their leaves, ``(n_points, stride)``, ``(n_points,)`` and
+        ``(n_points,)``.
     tiles, boxes, radii
-        The leaves.
+        Leaves, as described at the top of the module.
     rounding
-        ``(2,)``: factors of the error, see `_error`.
+        Factors of the error, see `_error`, ``(2,)``.
     nearest, bounds
-        ``(n_points,)``, and ``(3, n_points)``, infinite at first. Where the second is not above the largest, another
-        center may be as near.
+        Receive the nearest center ``(n_points,)`` and the bounds ``(3, n_points)``, which must be infinite at first.
+        If the bound SECOND is not above LARGEST, another center may be as near.
     """
     n_leaves, _, stride = boxes.shape
     across = np.empty((stride, TOGETHER), dtype=np.float32)
@@ -183,7 +189,7 @@ def nearest_by_leaves(
         for k in range(stride):
             for p in range(start, stop):
                 across[k, p - start] = points[p, k]
-        for turn in range(2):  # each point at its own leaf, and then at those in reach
+        for turn in range(2):  # each point searches its own leaf first, and then the leaves within reach
             if turn == 0:
                 n_visits = _own_leaves(own, start, stop, order)
             else:
@@ -195,7 +201,7 @@ def nearest_by_leaves(
                     _reach(norms, bounds, start, stop, reach)
                     _gaps(across, stop - start, boxes, leaf, gaps)
                 n_rows = _rows(own, start, stop, leaf, turn == 0, gaps, reach, rows)
-                _look(points, norms, rows, n_rows, leaf, tiles, boxes, radii, rounding, work, nearest, bounds)
+                _search_leaf(points, norms, rows, n_rows, leaf, tiles, boxes, radii, rounding, work, nearest, bounds)
 
 
 @kernel()
@@ -210,9 +216,9 @@ def candidates_by_leaves(
     which: Int64,
     places: Int64,
 ) -> tuple[int, int]:
-    """Write pairs of a point and a center that may be its nearest; return how many, and of how many points.
+    """Write pairs of a point and a center that may be its nearest; return the numbers of pairs and of points.
 
-    It stops before the first point whose pairs do not fit any more; those of one point fit always.
+    The search stops before the first point whose pairs do not fit; the arrays have room for all pairs of one point.
     """
     n_leaves, _, stride = boxes.shape
     rows, reach = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
@@ -247,18 +253,18 @@ def candidates_by_leaves(
 
 @kernel(fastmath=REORDER)
 def _error(reach: float, norm: float, rounding: Float32) -> Any:
-    """Return by how much half a square may be wrong.
+    """Return a bound on the error of half a squared distance.
 
-    With a and r the distances of a point and of a center from the middle of a leaf, ``reach`` their sum, and x the
-    point's norm, it is ``rounding[0] (a + r)^2 + rounding[1] (a + r) x`` and what is below the range of single
-    precision: what sums of products lose, and what the point lost when it became single.
+    Let a and r be the distances of a point and of a center from the middle of a leaf, ``reach`` their sum, and x the
+    norm of the point. The bound is ``rounding[0] (a + r)^2``, for sums of products, plus ``rounding[1] (a + r) x``, for
+    the conversion of the point to single precision, plus the error below the range of single precision.
     """
     return reach * (rounding[0] * reach + rounding[1] * norm) + LEAST_ERROR
 
 
 @kernel(fastmath=REORDER)
 def _own_error(half: float, tiles: Float32, leaf: int, lane: int, norm: float, rounding: Float32) -> Any:
-    """Return the error for one center, which in a leaf with a remote one is much less than that for all of them."""
+    """Return the error bound for one center, much smaller than for its whole leaf if the leaf has a remote center."""
     other = tiles[leaf, tiles.shape[1] - LANES + lane]
     return _error(np.sqrt(np.float32(2) * half) + np.sqrt(np.float32(2) * other), norm, rounding)
 
@@ -278,7 +284,7 @@ def _tile(
     work: Float32,
     bounds: Float32,
 ) -> Any:
-    """Let up to ROWS points look at a leaf from its middle; return, as bits, which may have their nearest there."""
+    """Compare up to ROWS points with a leaf; return as bits which points may have their nearest center in this leaf."""
     stride = boxes.shape[2]
     for i in range(ROWS):
         p = rows[min(first + i, n_rows - 1)]
@@ -290,7 +296,7 @@ def _tile(
 
 
 @kernel(fastmath=REORDER)
-def _look(
+def _search_leaf(
     points: Float32,
     norms: Float32,
     rows: Int64,
@@ -304,7 +310,7 @@ def _look(
     nearest: Int64,
     bounds: Float32,
 ) -> None:
-    """Let some points look at a leaf, and change their nearest and its bounds."""
+    """Search a leaf for some points, and update their nearest centers and bounds."""
     for first in range(0, n_rows, ROWS):
         hits = _tile(points, norms, rows, first, n_rows, leaf, tiles, boxes, radii, rounding, work, bounds)
         if hits == 0:
@@ -313,7 +319,7 @@ def _look(
             if not (hits >> i) & 1:
                 continue
             p, half, error, limit = rows[first + i], work[SQUARES + i], work[ERRORS + i], work[LIMITS + i]
-            for j in range(WIDTH):  # others of the same leaf that are farther than both errors cannot be nearest
+            for j in range(WIDTH):  # a center farther than the nearest one of this leaf by both errors is excluded
                 limit = min(limit, work[LEAST + i * WIDTH + j] + np.float32(2.1) * error)
             for column in range(WIDTH):
                 if work[LEAST + i * WIDTH + column] > limit:
@@ -335,7 +341,7 @@ def _look(
 def _rows(
     own: Int32, start: int, stop: int, leaf: int, at_home: bool, gaps: Float32, reach: Float32, rows: Int64
 ) -> int:
-    """Write the points that are at home in a leaf, or the others that have it in reach; return how many."""
+    """Write the points in a leaf, or the other points that have this leaf within reach; return their number."""
     count = 0
     for p in range(start, stop):
         rows[count] = p
@@ -345,7 +351,7 @@ def _rows(
 
 @kernel()
 def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
-    """Write the leaves of some points, which are in the order of their leaves; return how many there are."""
+    """Write the distinct leaves of points that are sorted by leaf; return the number of leaves."""
     count = 0
     for p in range(start, stop):
         if count == 0 or order[count - 1] != own[p]:
@@ -356,10 +362,10 @@ def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
 
 @kernel(fastmath=REORDER)
 def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float32) -> Any:
-    """Write squared distances beyond which a box cannot hold a nearer center; return the largest.
+    """Write the squared distances beyond which no box can contain a nearer center; return the largest.
 
-    A gap g between a point of norm x, in single precision, and a box is too large by at most 2^-23 x, which takes less
-    than 0.001 g^2 + 2e-11 x^2 off its square; another 0.001 g^2 is for sums.
+    In single precision, the gap g between a point of norm x and a box is overestimated by at most 2^-23 x. So its
+    square is overestimated by less than 0.001 g^2 + 2e-11 x^2, and by another 0.001 g^2 due to sums.
     """
     most = np.float32(0)
     for p in range(start, stop):
@@ -385,7 +391,7 @@ def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32)
 
 @kernel(fastmath=REORDER)
 def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, order: Int64, keys: Float32) -> int:
-    """Write the leaves that any of some points may need, the nearest to their mean first; return how many."""
+    """Write the leaves within reach of any of some points, the leaf nearest to their mean first; return the number."""
     n_leaves, _, stride = boxes.shape
     low, high, mean = np.empty(stride, np.float32), np.empty(stride, np.float32), np.empty(stride, np.float32)
     for k in range(stride):

@@ -1,4 +1,4 @@
-"""Sums of densities over regions, their transposes, and sums of table rows over the points of sparse measures."""
+"""Add densities to feature rows, and sum the features of points over measures; only `embedding` calls it."""
 
 from __future__ import annotations
 
@@ -6,54 +6,22 @@ import numpy as np
 
 from heatmover._base.compiled.jit import kernel
 
-__all__ = [
-    "add_columns",
-    "add_region_sums",
-    "add_region_values",
-    "add_scattered_rows",
-    "add_table_rows",
-    "add_transposed",
-]
-
-# Points whose densities are turned from columns into rows at a time: their cache lines are read once and written whole.
+# Number of points transposed at a time, so that every cache line is read once and written completely.
 TILE = 64
 
 
 @kernel({"contract"})
-def add_region_sums(density, labels, share, sums):  # type: ignore[no-untyped-def]
-    """Add share times the density's sum over each region.
-
-    Parameters
-    ----------
-    density
-        ``(n_points, width)``.
-    labels
-        Region of each point, ``(n_points,)``; below zero for a point in none.
-    share
-        A number.
-    sums
-        ``(n_regions, width)``, float64, changed in place.
-    """
-    for i in range(density.shape[0]):
-        region = labels[i]
-        if region < 0:
-            continue
-        for k in range(density.shape[1]):
-            sums[region, k] += share * density[i, k]
-
-
-@kernel({"contract"})
 def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
-    """Add share times the density of each measure to its row.
+    """Add ``share`` times the density of each measure to the feature row of the measure.
 
     Parameters
     ----------
     density
-        ``(n_points, width)``.
+        Densities ``(n_points, width)``, one column per measure.
     share
-        A number of the density's type.
+        Factor of the type of ``density``.
     first
-        Column of the rows where the first point goes.
+        Column of ``rows`` for the first point.
     rows
         ``(width, n_features)``, changed in place.
     """
@@ -66,66 +34,19 @@ def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel({"contract"})
-def add_columns(rows, share, first, block):  # type: ignore[no-untyped-def]
-    """Add share times some columns of the rows to a block of columns: the transpose of `add_transposed`.
-
-    Parameters
-    ----------
-    rows
-        ``(width, n_features)``.
-    share
-        A number of the rows' type.
-    first
-        Column of the rows that belongs to the first point.
-    block
-        ``(n_points, width)``, changed in place.
-    """
-    n_points, width = block.shape
-    for start in range(0, n_points, TILE):
-        stop = min(start + TILE, n_points)
-        for k in range(width):
-            for i in range(start, stop):
-                block[i, k] += share * rows[k, first + i]
-
-
-@kernel({"contract"})
-def add_region_values(values, labels, share, block):  # type: ignore[no-untyped-def]
-    """Add share times the value of its region to every point: the transpose of `add_region_sums`.
-
-    Parameters
-    ----------
-    values
-        ``(n_regions, width)``.
-    labels
-        Region of each point, ``(n_points,)``; below zero for a point in none.
-    share
-        A number of the values' type.
-    block
-        ``(n_points, width)``, changed in place.
-    """
-    for i in range(block.shape[0]):
-        region = labels[i]
-        if region < 0:
-            continue
-        for k in range(block.shape[1]):
-            block[i, k] += share * values[region, k]
-
-
-@kernel({"contract"})
 def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore[no-untyped-def]
-    """Write, for every measure, the sum of its points' table rows, weighed with their masses.
+    """Write, for every measure, the mass-weighted sum of the features of its points.
 
     Parameters
     ----------
     indptr, indices, data
         Measures in CSR form, ``(n_measures, n_points)``.
     table
-        One group of features of every point, ``(n_points, width)``: few enough for the cache, so that the rows of many
-        measures find them there.
+        A group of features of every point, ``(n_points, width)``, narrow enough that the table stays in the cache.
     first
-        Number of the first of these features.
+        Column of ``result`` for the first feature of the group.
     result
-        ``(n_measures, n_features)``.
+        ``(n_measures, n_features)``, of which ``width`` columns are written.
     """
     width = table.shape[1]
     row = np.empty(width, table.dtype)
@@ -151,16 +72,16 @@ def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore
 
 @kernel({"contract"})
 def add_scattered_rows(indptr, indices, data, offsets, columns, values, background, result):  # type: ignore[no-untyped-def]
-    """Write, for every measure, its mass times the background, and add its points' sparse values.
+    """Write the mass of every measure times the background, plus the mass-weighted sum of sparse rows of its points.
 
     Parameters
     ----------
     indptr, indices, data
         Measures in CSR form, ``(n_measures, n_points)``.
     offsets, columns, values
-        What points have beyond the background, in CSR form, ``(n_points, n_features)``.
+        Differences between the features of each point and the background, in CSR form, ``(n_points, n_features)``.
     background
-        ``(n_features,)``.
+        Features common to all points, ``(n_features,)``.
     result
         ``(n_measures, n_features)``.
     """

@@ -1,4 +1,4 @@
-"""How kernels are compiled: for calls from Python, kept on disk by numba; or as a part of others."""
+"""Compile loops with numba, which caches them on disk; only the modules of this folder use these decorators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 from numba import njit
 
-__all__ = ["inner", "kernel"]
-
 
 def kernel(fastmath: Collection[str] = (), **options: Any) -> Any:
-    """Return a decorator for a function that Python calls: compiled once, kept on disk, without the interpreter's lock.
+    """Return a decorator for a function that Python calls: compiled once, cached on disk, run without the global lock.
 
-    A way in for C, which numba also makes, is left out: nothing here uses it, and it takes one part in fourteen of the
-    time to compile. Without a folder for the compiled code, each process compiles the function again, and says so once.
+    numba would also compile an entry point for C. This is switched off, because nothing uses it and it takes 7% of the
+    compile time. If there is no folder for compiled code, each process compiles the function again and warns once.
     """
     options |= {"nogil": True, "fastmath": set(fastmath), "no_cfunc_wrapper": True}
 
@@ -34,7 +32,7 @@ def kernel(fastmath: Collection[str] = (), **options: Any) -> Any:
 
 @cache
 def _warn_without_cache() -> None:
-    # The location is no help: the user can change an environment variable, not the line of an import.
+    # The warning names no line of the user's code, because the remedy is an environment variable.
     warnings.warn(
         "numba found no writable folder for compiled code, so each process compiles the code again; set the "
         "environment variable NUMBA_CACHE_DIR to a writable folder.",
@@ -44,8 +42,8 @@ def _warn_without_cache() -> None:
 
 
 def inner(fastmath: Collection[str] = ()) -> Any:
-    """Return a decorator for a function that only kernels call, each of which keeps its own copy.
+    """Return a decorator for a function that only kernels call and include in their own compiled code.
 
-    It has no way in from Python, and no file of its own that a later process would have to read.
+    Python cannot call the function, and the function has no cache file that a later process would have to read.
     """
     return njit(nogil=True, fastmath=set(fastmath), no_cfunc_wrapper=True, no_cpython_wrapper=True)

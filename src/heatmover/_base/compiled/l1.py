@@ -1,4 +1,4 @@
-"""Absolute differences: L1 distances of dense and sparse rows, the k smallest, weighted sums, and their minima."""
+"""Compute L1 distances of dense or sparse rows, the k smallest distances, and weighted sums; for any package."""
 
 from __future__ import annotations
 
@@ -10,48 +10,39 @@ import numpy.typing as npt
 from heatmover._base.compiled.jit import kernel
 from heatmover._base.types import Float64, FloatArray, Int64, Intp
 
-__all__ = [
-    "add_weighed_differences",
-    "dual_step",
-    "keep_smallest",
-    "l1_tile",
-    "subtract_shared",
-    "sum_groups",
-    "supporting",
-]
+# Speeds below are in 10^9 feature pairs per second on a Zen 4 (AVX2), one thread, float32, with 20,000 features unless
+# another number is given. The machine was shared, so differences below about 5% mean little.
 
-# Speeds below: Zen 4 (AVX2), one thread, float32, 20,000 features unless said otherwise, in 10^9 feature
-# pairs per second. The machine was shared: differences below some 5 % mean little.
-
-# Rows of each side that one pass over the features compares; l1_tile spells them out. 3 x 3 sums and what
-# feeds them just fill the 16 vector registers of AVX2. Tiles of 32 rows, with or without the fused product
-# below, whichever was faster: 3x3 22.2, 2x4 22.0, 4x2 21.5, 4x4 19.2, 1x8 18.8, 4x3 17.2, 2x3 16.9, 3x4 16.7,
-# 2x6 15.7, 2x5 14.2. Interleaved again, tiles of 24 / 36 / 48 rows: 3x3 17.4 / 19.4 / 19.3, 2x4 15.4 / 18.8 /
-# 18.2.
+# Number of rows of each side that one pass over the features compares; l1_tile is written for this number. 3 x 3 sums
+# and their operands just fill the 16 vector registers of AVX2. Speeds with tiles of 32 rows, with or without the fused
+# product below, whichever was faster: 3x3 22.2, 2x4 22.0, 4x2 21.5, 4x4 19.2, 1x8 18.8, 4x3 17.2, 2x3 16.9, 3x4 16.7,
+# 2x6 15.7, 2x5 14.2. Speeds in a second, interleaved measurement with tiles of 24 / 36 / 48 rows: 3x3 17.4 / 19.4 /
+# 19.3,
+# 2x4 15.4 / 18.8 / 18.2.
 REGISTER_ROWS = 3
 
-# Features summed in the data's own precision before float64 takes over. Longer is faster (60,000 features,
-# tiles of 48 rows: 512 17.0, 1024 18.2, 2048 19.2), but each of 8 float32 lanes then adds more terms: with
-# 1024 these are 128, which bounds the relative error by 128 * 2^-24 = 8e-6 for any data (and leaves about
-# 1e-7 for ordinary ones).
+# Number of features summed in the precision of the data; the sums of these chunks are added in float64. Longer chunks
+# are faster: with 60,000 features and tiles of 48 rows, the speed is 17.0 for chunks of 512, 18.2 for 1024 and 19.2 for
+# 2048. But each of the 8 float32 lanes then adds more terms. With 1024 features a lane adds 128 terms, which bounds the
+# relative error by 128 * 2^-24 = 8e-6 for any data (on ordinary data it is about 1e-7).
 CHUNK = 1024
 
-# Sums may be reordered and products fused, else nothing vectorises. NaN and infinity keep their meaning: the
-# callers recognise bad input by them.
+# Allow the compiler to reorder sums and fuse products, because otherwise the loops could not use vector registers. NaN
+# and infinity keep their meaning, because callers detect invalid input by these values.
 REORDER = {"reassoc", "contract", "nsz"}
 
 
 @kernel(REORDER)
 def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: Float64) -> None:
-    """Write the distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features).
+    """Write the L1 distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features) to ``tile``.
 
-    ``tile`` has both sides rounded up to multiples of ``REGISTER_ROWS``: groups at the edge repeat the last
-    row, so that every pair goes through the same instructions and its distance depends on its two rows alone.
-    ``upper`` promises that both sides are the same rows: the lower triangle is then copied, not computed.
+    Both sides of ``tile`` are rounded up to multiples of ``REGISTER_ROWS``. Groups of rows at the edge of a tile repeat
+    the last row, so every pair is computed by the same instructions and its distance depends only on its two rows. If
+    ``upper`` is True, both sides must be the same rows, and the lower triangle is copied instead of computed.
 
-    ``one`` is 1 in the data's type. As an argument its value is unknown to the compiler, which turns ``sum +
-    one * term`` into a fused multiply-add: exact, and done by the multipliers while the adders subtract
-    (2x4 rows: 22.0 against 20.4 with plain additions).
+    ``one`` is 1 in the type of the data. Because the compiler does not know the value of an argument, it turns ``sum +
+    one * term`` into a fused multiply-add, which is exact and runs on the multipliers of the processor while its adders
+    subtract. For 2x4 rows the speed is 22.0, compared with 20.4 for plain additions.
     """
     n_rows, n_features = rows.shape
     n_others = others.shape[0]
@@ -93,17 +84,12 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: F
 
 
 @kernel()
-def keep_smallest(
-    tile: Float64,
-    first: int,
-    distances: Float64,
-    indices: Int64,
-) -> None:
-    """Merge the distances in ``tile`` (n_rows, n_candidates) into sorted lists of the k smallest.
+def keep_smallest(tile: Float64, first: int, distances: Float64, indices: Int64) -> None:
+    """Merge the distances in ``tile`` (n_rows, n_candidates) into sorted lists of the k smallest distances.
 
-    ``first`` is the index of the first candidate. The lists ``distances`` and ``indices`` have shape (n_rows,
-    k) and start as infinity. Candidates are ordered by distance, then by index, so the lists do not depend on
-    the order in which tiles arrive.
+    ``first`` is the index of the first candidate. The lists ``distances`` and ``indices`` have shape (n_rows, k), and
+    distances are infinite at first. Candidates are ordered by distance, then by index, so the lists do not depend on
+    the order of the tiles.
     """
     k = distances.shape[1]
     for row in range(tile.shape[0]):
@@ -128,17 +114,17 @@ def keep_smallest(
 def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, sizes: Float64) -> None:
     """Write the signed sum of every group of columns, and the sum of each row's absolute values.
 
-    Rows are read from left to right, four at a time, so that groups and signs are read once for four. Every sum is
-    added up in the order of the columns, whatever rows come with it.
+    Rows are read from left to right, four at a time, so that groups and signs are read once per four rows. Every sum
+    follows the order of the columns and does not depend on the other rows.
 
     Parameters
     ----------
     rows
         ``(n_rows, n_features)``.
     group, signs
-        Of each column, ``(n_features,)``: a number from 0, and 1 or -1.
+        Group of each column, numbered from 0, and sign of each column, 1 or -1, ``(n_features,)`` each.
     out, sizes
-        ``(n_rows, n_groups)`` and ``(n_rows,)``; or no sizes, ``(0,)``.
+        Signed sums ``(n_rows, n_groups)``, and sums of absolute values ``(n_rows,)`` or, to skip them, ``(0,)``.
     """
     n_rows, n_features = rows.shape
     out[:] = 0
@@ -163,7 +149,7 @@ def sum_groups(rows: FloatArray, group: Intp, signs: Float64, out: Float64, size
         sizes[i] = size
 
 
-# Sums keep their order: a row and its copy then cancel exactly.
+# Sums keep their order, so that the distance between a row and its copy is exactly zero.
 @kernel()
 def subtract_shared(
     rows: tuple[int, int],
@@ -174,10 +160,11 @@ def subtract_shared(
     upper: bool,
     out: FloatArray,
 ) -> None:
-    """Write ``|a| + |b| - 2 sum min(|a_f|, |b_f|)``, the sum over features in which a and b have the same sign.
+    """Write ``|a| + |b| - 2 sum min(|a_f|, |b_f|)``, summed over features in which a and b have the same sign.
 
-    ``left`` is CSR: offsets, features, values. ``columns`` are the other rows by feature (CSC), numbers ascending.
-    ``upper`` promises that both are the same rows: only the part of ``out`` right of the diagonal is written.
+    ``left`` is CSR: offsets, features, values. ``columns`` holds the other rows by feature (CSC), with ascending row
+    numbers. If ``upper`` is True, both must be the same rows, and only the entries of ``out`` above the diagonal are
+    written.
     """
     offsets, features, values = left
     starts, numbers, others = columns
@@ -200,12 +187,13 @@ def subtract_shared(
             out[i, j] = max(norms[i] + other_norms[j] - 2 * shared[j], 0.0)
 
 
-# Rows of numbers that one pass over a row of weights compares; add_weighed_differences spells them out.
+# Number of rows of values that each pass over a row of weights uses; add_weighed_differences is written for this
+# number.
 NUMBER_ROWS = 4
 
-# Weights of a row that meet all rows of numbers before the next weights: 64 rows of them are 256 KB and stay in the
-# second cache. Microseconds per row, one thread of a Zen 4, 64 rows, for 1,000 / 5,000 samples: 256 weights 60 / 1,727,
-# 512 65 / 1,587, 1,024 64 / 1,726, all at once 63 / 1,905.
+# Number of weights that are combined with all rows of values before the next weights. 64 rows of 512 values are 256 KB
+# and stay in the second-level cache. A row of 1,000 / 5,000 samples took 60 / 1,727 microseconds with 256 weights, 65 /
+# 1,587 with 512, 64 / 1,726 with 1,024, and 63 / 1,905 with all weights at once (one thread of a Zen 4, 64 rows).
 WEIGHTS = 512
 
 
@@ -213,8 +201,8 @@ WEIGHTS = 512
 def add_weighed_differences(weights: Float64, rows: Float64, sums: Float64) -> None:
     """Add ``sum over i < j of weights[i, j] * abs(row[i] - row[j])`` to the sum of each row.
 
-    ``weights`` (n_samples, n_samples), of which the upper triangle is read; ``rows`` (n_rows, n_samples), n_rows a
-    multiple of ``NUMBER_ROWS``, so that every row goes through the same instructions; ``sums`` (n_rows,).
+    Only the upper triangle of ``weights`` (n_samples, n_samples) is read. The number of ``rows`` (n_rows, n_samples) is
+    a multiple of ``NUMBER_ROWS``, so that every row is computed by the same instructions. ``sums`` is (n_rows,).
     """
     n_samples = weights.shape[0]
     for start in range(0, n_samples, WEIGHTS):
@@ -238,50 +226,3 @@ def add_weighed_differences(weights: Float64, rows: Float64, sums: Float64) -> N
                 sums[row + 1] += sum_b
                 sums[row + 2] += sum_c
                 sums[row + 3] += sum_d
-
-
-@kernel(fastmath={"contract"})
-def dual_step(dual, features, length, kinks, slopes, result):  # type: ignore[no-untyped-def]
-    """Write the proximal step of the conjugates: z + length a, less length times the prox of phi / length.
-
-    Parameters
-    ----------
-    dual, features, result
-        z, a and the new z, ``(n_features,)``, float64.
-    length
-        Of the step.
-    kinks
-        Of each function, ascending, ``(n_features, n_kinks)``.
-    slopes
-        To the right of each kink, ``(n_features, n_kinks)``, from above -1 up to 1; left of the first it is -1.
-    """
-    n_kinks = kinks.shape[1]
-    for j in range(dual.size):
-        target = dual[j] / length + features[j]
-        # Before kink k the slope is constant; the first such interval whose end is not passed holds the solution.
-        low, high = 0, n_kinks
-        while low < high:
-            k = (low + high) // 2
-            slope = slopes[j, k - 1] if k > 0 else -1.0
-            if target - slope / length <= kinks[j, k]:
-                high = k
-            else:
-                low = k + 1
-        nearest = target - (slopes[j, low - 1] if low > 0 else -1.0) / length
-        if low > 0:
-            nearest = max(nearest, kinks[j, low - 1])
-        result[j] = min(max(dual[j] + length * (features[j] - nearest), -1.0), 1.0)
-
-
-@kernel(fastmath={"contract"})
-def supporting(dual, kinks, slopes, result):  # type: ignore[no-untyped-def]
-    """Write, per feature, a kink at which the slope passes ``dual``: where the conjugate is attained."""
-    for j in range(dual.size):
-        low, high = 0, kinks.shape[1] - 1
-        while low < high:
-            k = (low + high) // 2
-            if slopes[j, k] >= dual[j]:
-                high = k
-            else:
-                low = k + 1
-        result[j] = kinks[j, low]

@@ -1,4 +1,4 @@
-"""Products of a tall basis with a block of columns, in an order that does not depend on the block's width."""
+"""Multiply a tall basis by blocks, summing a column in the same order in any block; only diffusers call it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import numpy as np
 
 from heatmover._base.compiled.jit import kernel
 
-__all__ = ["combine", "coordinates"]
-
-# Rows summed in the data's own precision before float64 takes over.
+# Number of rows summed in the precision of the data; the sums of these chunks are added in float64.
 CHUNK = 256
 
 
@@ -33,7 +31,7 @@ def coordinates(basis, block, result):  # type: ignore[no-untyped-def]
         stop = min(start + CHUNK, n_points)
         part[:] = 0
         i = start
-        # Four rows per pass: each partial sum is loaded and stored once for four products.
+        # Process four rows per pass, so that each partial sum is loaded and stored once per four products.
         while i + 4 <= stop:
             x0, x1, x2, x3 = block[i], block[i + 1], block[i + 2], block[i + 3]
             for j in range(rank):

@@ -1,4 +1,7 @@
-"""Nearest neighbors part by part: float32 squares of one point against all of a part, then the best in float64."""
+"""Search nearest neighbors among clusters of points, called parts; only `graphs.neighbors` calls it.
+
+Candidates are found in float32, and the best candidates are compared in float64.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,33 @@ import numpy as np
 from heatmover._base.compiled.jit import kernel
 from heatmover._base.types import Float64, FloatArray, Int32, Int64
 
-# Sums may be reordered and products fused, else nothing vectorises.
+# Allow the compiler to reorder sums and fuse products, because otherwise the loops could not use vector registers.
 REORDER = {"contract", "reassoc", "nsz"}
-# Squares that are as good as infinite: a list of candidates that is not full yet takes all below.
+# Practically infinite squared distance: the limit of a candidate list that is not full yet.
 BEYOND = np.float32(3e38)
-# Of a float32.
+# Relative rounding error of a float32.
 ROUNDING = 2.0**-24
-# Halvings of the interval in which the last neighbor's square lies; 290 ns for 128 candidates, of which 32 stay, where
-# a selection by exchanges took 1,400 ns.
+# Number of halvings of the interval that contains the squared distance of the last neighbor. Keeping 32 of 128
+# candidates takes 290 ns; a selection by exchanges took 1,400 ns.
 HALVINGS = 14
-# The interval need not be closed: so many more than wanted may stay.
+# Number of candidates that a list may keep in addition to the requested number, so that the halving can stop early.
 LOOSE = 4
 
 
-# Points that look at a part together.
+# Number of points that are compared with a part together.
 ROWS = 4
-# Values that are passed over together if none is near enough.
+# Number of values that are skipped together if all exceed the limit.
 WIDTH = 8
 
 
-# Loops below reach into long arrays by unsigned places, not by slices: a slice counts its uses, which costs more than a
-# short loop, and an index that might be negative keeps a loop from using vectors.
+# Loops below access long arrays by unsigned positions instead of slices: a slice is reference-counted, which costs more
+# than a short loop, and an index that might be negative prevents vector code.
 ONE, TWO, FOUR = np.uint64(1), np.uint64(2), np.uint64(4)
 
 
 @kernel(fastmath=REORDER)
 def squares(query: FloatArray, block: FloatArray, begin: int, size: int, out: FloatArray) -> None:
-    """Write the squared distances of a point from ``size`` others, which begin at ``begin``, one coordinate a row."""
+    """Write the squared distances of a point from ``size`` other points, whose coordinates begin at ``begin``."""
     count, f, n_dimensions = np.uint64(size), np.uint64(0), np.uint64(query.size)
     first = np.uint64(begin)
     for j in range(count):
@@ -69,22 +72,22 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
 
 @kernel(fastmath=REORDER)
 def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any, out: Any) -> Any:
-    """Write the squared distances of ROWS points from a part; return which have one within their limit, as bits.
+    """Write the squared distances of ROWS points from a part; return as bits which points have one within their limit.
 
-    Two points at a time, so that each member is read once for both.
+    Squares are computed for two points at a time, so that each member of the part is read once per two points.
 
     Parameters
     ----------
     queries
-        The points, row after row.
+        Coordinates of the query points, flattened in row-major order.
     blocks, begin
-        The part begins at ``begin``, one coordinate a row.
+        Coordinates of the parts, and the position where this part begins, with one row per coordinate.
     sizes
         ``(n_dimensions, size of the part, stride of out)``.
     limits
-        ``(ROWS,)``.
+        Largest relevant square of each point, ``(ROWS,)``.
     out
-        ``(ROWS * stride,)``.
+        Receives the squares, ``(ROWS * stride,)``.
     """
     size, hits = np.uint64(sizes[1]), np.int64(0)
     width, stride = np.uint64(sizes[0]), np.uint64(sizes[2])
@@ -121,9 +124,9 @@ def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any,
 def _append(
     values: Any, place: int, size: int, limit: Any, name: int, scores: Any, names: Int32, begin: int, count: int
 ) -> int:
-    """Append the values up to a limit and their names to a list; return how many it has now.
+    """Append all values that do not exceed the limit, and their names, to a list; return the new length of the list.
 
-    Vectors with none are passed over, for most have none; in the others there is no branch for a value.
+    Most vectors contain only values above the limit and are skipped. All other vectors are written without a branch.
     """
     free = np.uint64(begin + count)
     for group in range(0, size, WIDTH):
@@ -139,7 +142,7 @@ def _append(
 
 @kernel()
 def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limit: Any) -> Any:
-    """Keep the smallest scores of a list, at least ``width`` of them and few more; return how many and up to which."""
+    """Keep the ``width`` smallest scores of a list, or a few more; return the number kept and the largest of them."""
     low, high, inside = np.float32(0), limit, np.int32(count)
     first = np.uint64(begin)
     if limit >= BEYOND:
@@ -162,14 +165,14 @@ def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limi
         free += np.uint64(score <= high)
     kept = int(free) - begin
     if kept > 2 * width:
-        # So many are equal that no limit parts them.
+        # Many scores are equal, so no limit separates exactly ``width`` of them from the rest.
         high, kept = _trim(scores, names, begin, kept, width), width
     return kept, high
 
 
 @kernel()
 def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
-    """Keep ``width`` of the smallest scores; return the largest of them."""
+    """Keep exactly ``width`` of the smallest scores; return the largest of these."""
     for i in range(begin, begin + width):
         least = i
         for j in range(i + 1, begin + count):
@@ -182,7 +185,7 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
 
 @kernel(fastmath=REORDER)
 def _relative(points: Float64, point: int, middles: Float64, part: int, scale: float, queries: Any, row: int) -> Any:
-    """Write a point relative to the middle of a part as a row of queries; return the square of its distance from it."""
+    """Write a point relative to the center of a part as a row of queries; return the squared distance."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
     here, there = np.uint64(point), np.uint64(part)
     for f in range(np.uint64(points.shape[1])):
@@ -209,10 +212,10 @@ def search_everywhere(
     distances: Float64,
     indices: Int32,
 ) -> None:
-    """Write the nearest of the points ``rows``, places in the parts' order, after a look at every part.
+    """Search every part, and write the nearest neighbors of the points ``rows`` (positions in the order of parts).
 
-    Parameters are those of `search_parts`; row i of the results belongs to ``rows[i]``. All rows have a list of their
-    own at once.
+    Parameters are described at `search_parts`. Row i of the results belongs to ``rows[i]``. Every row has its own list
+    of candidates, so memory grows with the number of rows.
     """
     points, order, starts, places, blocks, middles, _ = parts
     n_dimensions, widest = points.shape[1], _widest(places)
@@ -254,24 +257,25 @@ def search_parts(
     indices: Int32,
     seen: Any,
 ) -> None:
-    """Write the nearest of all members of some parts, ascending.
+    """Write the nearest neighbors of all members of some parts, in ascending order.
 
     Parameters
     ----------
     first
-        The first of the parts.
+        First of the consecutive parts.
     parts
-        Of `Partition`: points, order, starts, places, blocks, middles, radii.
+        Arrays of `Partition`: points, order, starts, places, blocks, middles, radii.
     near, apart
-        Parts around each of the parts, nearest first, ``(n_parts, n_near)``, without itself, and the distances of
-        their middles, in units of the blocks.
+        Other parts around each part, nearest first, and the scaled distances between the centers, ``(n_parts, n_near)``
+        each.
     limits
-        Scale (blocks per coordinate), how many candidates to keep, share of the reach within which a border must lie,
-        and what rounding may do to a border, relatively.
+        Scale of the blocks, number of candidates to keep, share of the reach within which a border must lie, and
+        relative rounding error of a border.
     distances, indices
-        ``(n_members, k)``. Infinite and -1 where too few were found.
+        Receive the neighbors, ``(n_members, k)``; infinite and -1 where fewer than k were found.
     seen
-        ``(n_members, 2)``: candidates looked at; a distance beyond which all lie that are not among those kept.
+        Receives the number of points examined, and a lower bound of the distances of all points that were examined and
+        discarded, ``(n_members, 2)``.
     """
     points, order, starts, places, blocks, middles, radii = parts
     scale, width, share, slack = limits
@@ -282,7 +286,7 @@ def search_parts(
     counts, tops, reaches = np.empty(widest, np.int64), np.empty(widest, np.float32), np.empty(widest, np.float32)
     looked, furthest = np.empty(widest, np.int64), np.empty(widest, np.float32)
     error = np.float32(4 * ROUNDING)
-    # A list for each member; only its first places are used, as a rule.
+    # Each member has a list of candidates, of which usually only the first places are used.
     room = 2 * width + widest + 1
     scores, names, exact = np.empty(widest * room, np.float32), np.empty(widest * room, np.int32), np.empty(room)
     for row in range(near.shape[0]):
@@ -293,7 +297,7 @@ def search_parts(
         beyond = np.float32(0)
         for i in range(-1, n_near):
             n_within = n_members
-            if i < 0:  # its own members first
+            if i < 0:  # the part itself is searched first
                 other = own
                 for m in range(n_members):
                     within[m] = m
@@ -302,7 +306,7 @@ def search_parts(
                     beyond = np.float32(0)
                     for m in range(n_members):
                         beyond = max(beyond, reaches[m] + np.sqrt(inwards[m]) * (1 + slack))
-                # Neither this part's border nor that of a later one is within anyone's reach.
+                # Neither the border of this part nor of any later part is within the reach of any member.
                 if np.float32(0.5) * apart[row, i] > beyond:
                     break
                 other = near[row, i]
@@ -344,10 +348,10 @@ def search_parts(
 
 @kernel()
 def _near_border(away: Any, inwards: Any, reaches: Any, n_members: int, half: Any, slack: Any, within: Int64) -> int:
-    """Write which members have the border with another part within their reach; return how many."""
+    """Write the members whose reach extends to the border with another part; return the number of these members."""
     count = 0
     for m in range(n_members):
-        # How far the point is from the plane between the two middles, or a little less.
+        # Distance of the point from the plane between the two centers, reduced by the rounding error.
         border = (away[m] * (1 - slack) - inwards[m] * (1 + slack)) * half
         within[count] = m
         count += not border > reaches[m]
@@ -367,7 +371,11 @@ def _take(
     width: int,
     limit: Any,
 ) -> Any:
-    """Append the values up to a limit to a list, tighten it if it is long; return how many it has and its limit."""
+    """Append all values that do not exceed the limit to a candidate list.
+
+    If the list is too long, keep only the smallest values and lower the limit. Return the length and the limit of the
+    list.
+    """
     count = _append(values, place, size, limit, name, scores, names, begin, count)
     if count >= width + (width >> 1) or (limit >= BEYOND and count >= width):
         return _tighten(scores, names, begin, count, width, limit)
@@ -387,7 +395,7 @@ def _write(
     distances: Float64,
     indices: Int32,
 ) -> None:
-    """Write a list's nearest by their distances in float64, equal ones by their own numbers."""
+    """Write the nearest candidates of a list, sorted by their distances in float64 and then by index."""
     for i in range(count):
         name, square = names[begin + i], 0.0
         for f in range(points.shape[1]):

@@ -1,4 +1,4 @@
-"""Chebyshev steps, forward and transposed, in generated vector code; projection on the top eigenvectors."""
+"""Take Chebyshev steps in generated vector code and project on the top eigenvectors; only `diffusion` calls it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from numba.extending import intrinsic
 
 from heatmover._base.compiled.jit import inner, kernel
 
-__all__ = ["TERMS", "add_known", "advance", "known_parts", "multiply", "project", "retreat"]
-
-
-# Rows whose terms are added to the sums together: the terms are still in the innermost cache, and every call for a sum
-# has some thousand numbers.
+# Number of rows whose terms are added to the sums together. With 16 rows the terms are still in the first-level cache,
+# and every addition covers about a thousand values.
 ROWS = 16
 
 
-# Numbers of a term whose rows are added to the sums together where a block is narrow, in place of ROWS rows.
+# In narrow blocks more than ROWS rows are added together: as many as contain about this number of values.
 NUMBERS = 1024
 
 
-# Terms that are kept, and added to the sums together. The sums are larger than the caches, and every addition reads and
-# writes all of them: two terms at a time took a tenth longer (swiss roll of 10,000 points, 56 columns, eleven sums).
+# Number of terms that are kept and added to the sums together. The sums are larger than the caches, and every addition
+# reads and writes all of them: with two terms at a time a run took 10% longer (swiss roll of 10,000 points, 56 columns,
+# eleven sums).
 TERMS = 4
 
 
-# In a loop over neighbors and columns the sum of a row is an array that is read and written again every few neighbors,
-# and every pass over the columns begins with a test whether its arrays overlap. Half of the time of a product with the
-# operator went there (swiss roll of 10,000 points, 64 columns of float32, one core: 18 GFlop/s with four neighbors a
-# pass, 38 here). So `add_rows` is written in the compiler's own language.
+# In a plain loop over neighbors and columns, the sum of a row is an array that is read and written again every few
+# neighbors, and every pass over the columns first tests whether its arrays overlap. This takes half the time of a
+# product with the operator. On a swiss roll of 10,000 points with 64 columns of float32 on one core, a plain loop with
+# four neighbors per pass reached 18 GFlop/s, and the code below reaches 38. So `add_rows` generates the compiler's
+# intermediate code (LLVM IR).
 
-# Columns of a vector; two registers of AVX2 for float64.
+# Number of columns of a vector; two registers of AVX2 for float64.
 LANES = 8
-# Vectors that are summed at a time, by bits of a number: 8 registers hold the sums, another one the weight.
+# Number of vectors that are summed at a time, by the number of bits of a value: 8 registers hold the sums, and one more
+# register holds the weight.
 MOST = {32: 8, 64: 4}
-# Products and sums may be fused, but not reordered: a column's bits do not depend on the block it is computed in.
+# Products and sums may be fused, but not reordered, so that a column is bit-identical in any block.
 FUSED = ("contract",)
 
 
@@ -47,18 +47,18 @@ FUSED = ("contract",)
 def add_rows(_: Any, first: Any, last: Any, weights: Any, indices: Any, block: Any, result: Any) -> Any:  # noqa: ARG001
     """Write the sum of ``weights[e] * block[indices[e]]`` over e from ``first`` to ``last`` into ``result``.
 
-    In the order of e. Columns beyond the last whole vector of 8 are left as they are.
+    Terms are added in the order of e. Columns after the last whole vector of 8 are not changed.
 
     Parameters
     ----------
     first, last
-        Of the entries; ``last`` is not included.
+        First entry and end of the entries; ``last`` is not included.
     weights, indices
-        ``(n_entries,)``.
+        Weights, and rows of ``block``, ``(n_entries,)`` each.
     block
-        ``(n_rows, width)``, of the type of the weights.
+        ``(n_rows, width)``, of the type of ``weights``.
     result
-        ``(width,)``, of that type.
+        ``(width,)``, of the type of ``weights``.
     """
     if any(array.layout != "C" for array in (weights, indices, block, result)):
         raise TypingError("add_rows takes contiguous arrays")
@@ -80,7 +80,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     whole = builder.sdiv(width, panel.number(LANES))
     count = builder.sdiv(builder.add(whole, panel.number(most - 1)), panel.number(most))
     with cgutils.for_range(builder, count, intp=first.type) as loop:
-        # Panels of the same number of vectors, to within one.
+        # The numbers of vectors per panel differ by at most one.
         begin = builder.sdiv(builder.mul(whole, loop.index), count)
         end = builder.sdiv(builder.mul(whole, builder.add(loop.index, panel.number(1))), count)
         column = builder.mul(begin, panel.number(LANES))
@@ -95,7 +95,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Panel:
-    """Writes the code that sums some columns of all rows."""
+    """Generator of compiled code that sums some columns of all rows."""
 
     def __init__(
         self, context: Any, builder: Any, dtype: Any, entries: tuple[Any, Any], arrays: tuple[Any, ...]
@@ -106,11 +106,11 @@ class _Panel:
         self.alignment = dtype.bitwidth // 8
 
     def number(self, value: int) -> Any:
-        """Return a whole number as the compiler knows it."""
+        """Return a whole number as a constant of the compiler."""
         return ir.Constant(self.entries[0].type, value)
 
     def write(self, size: int, width: Any, column: Any, result: Any, done: Any) -> Any:
-        """Write the sums of ``size`` vectors from ``column`` on; return the block in which the code begins."""
+        """Generate code that sums ``size`` vectors from ``column`` on; return the first block of this code."""
         builder, (first, last) = self.builder, self.entries
         begin, loop, end = (builder.append_basic_block(name) for name in ("begin", "entries", "end"))
         builder.position_at_end(begin)
@@ -139,13 +139,13 @@ class _Panel:
         return begin
 
     def _either(self, value: Any, origin: Any) -> Any:
-        """Return a value that is ``value`` if control comes from ``origin``."""
+        """Return a phi node that takes the value ``value`` if control comes from ``origin``."""
         either = self.builder.phi(value.type)
         either.add_incoming(value, origin)
         return either
 
     def _weight(self, entry: Any) -> Any:
-        """Return the weight of an entry in all lanes."""
+        """Return a vector that holds the weight of an entry in every lane."""
         builder, undefined = self.builder, ir.Constant(self.vector, ir.Undefined)
         weight = builder.load(builder.gep(self.weights, [entry], inbounds=True))
         lanes = ir.VectorType(ir.IntType(32), LANES)
@@ -153,7 +153,7 @@ class _Panel:
         return builder.shuffle_vector(single, undefined, ir.Constant(lanes, [0] * LANES))
 
     def _row(self, entry: Any, width: Any, column: Any) -> Any:
-        """Return a pointer to the row of an entry, at ``column``."""
+        """Return a pointer to the row of an entry, starting at ``column``."""
         builder = self.builder
         index = builder.load(builder.gep(self.indices, [entry], inbounds=True))
         if index.type.width < width.type.width:
@@ -168,8 +168,8 @@ class _Panel:
         return self.builder.bitcast(at, self.vector.as_pointer())
 
 
-# "contract" alone: fused multiply-adds, but no reordering, so that a column's bits do not depend on the block
-# it is computed in.
+# Allow only "contract", which means fused multiply-adds but no reordering, so that a column is bit-identical in any
+# block.
 @kernel({"contract"})
 def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, fine, coarse):  # type: ignore[no-untyped-def]
     """Overwrite T_{j-4} by T_j = slope S T_{j-1} + offset T_{j-1} - T_{j-2}; add the last four terms to every sum.
@@ -177,20 +177,20 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
     Parameters
     ----------
     rows
-        First row to work on, and the one after the last; threads may share a step by rows.
+        First row and end row of this call; threads may share a step by rows.
     indptr, indices, data
         CSR form of S, ``(n_points, n_points)``.
     terms
-        The last four terms, ``(4, n_points, width)``: T_j at ``j % 4``.
+        The last four terms, ``(4, n_points, width)``, with T_j at ``j % 4``.
     degree
-        j, that of the term to make.
+        Degree j of the new term.
     slope, offset
-        Twice the affine map that takes the spectrum of S into [-1, 1].
+        Slope and offset of twice the affine map of the spectrum of S into [-1, 1].
     shares
-        Of the terms in each sum, ``(n_sums, 4)``: those at places 1, 2, 3 and 0. Nothing is added without sums.
+        Coefficients of the terms at places 1, 2, 3 and 0 in each sum, ``(n_sums, 4)``; empty if no sum changes.
     fine, coarse
-        The sums in two parts, ``(n_fine, n_points, width)`` and ``(n_sums - n_fine, n_points, width)``, changed in
-        place.
+        Sums of the fine and of the coarse scales, ``(n_fine, n_points, width)`` and
+        ``(n_sums - n_fine, n_points, width)``, changed in place.
     """
     n_fine = fine.shape[0]
     new, current, previous = terms[degree % TERMS], terms[(degree - 1) % TERMS], terms[(degree - 2) % TERMS]
@@ -221,7 +221,7 @@ def multiply(indptr, indices, data, block, image):  # type: ignore[no-untyped-de
     Parameters
     ----------
     indptr, indices, data
-        CSR form of the rows: ``(n_rows + 1,)``, and all entries of S.
+        CSR form of S: row pointers of the selected rows, ``(n_rows + 1,)``, and all entries.
     block
         ``(n_points, width)``.
     image
@@ -233,7 +233,7 @@ def multiply(indptr, indices, data, block, image):  # type: ignore[no-untyped-de
 
 @inner({"contract"})
 def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-untyped-def]
-    """Write the sum of some rows of ``block``, each times its entry of ``data``, into ``row``."""
+    """Write the sum of rows of ``block``, each multiplied by its entry of ``data``, into ``row``."""
     add_rows(first, last, data, indices, block, row)
     width = row.size
     for k in range(width - width % LANES, width):
@@ -245,10 +245,10 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
 
 @inner({"contract"})
 def _advance_column(start, stop, indptr, indices, data, current, previous, new, slope, offset):  # type: ignore[no-untyped-def]
-    """Take the rows from ``start`` to ``stop`` of a step of `advance` on a single column, to the same bits.
+    """Take a step of `advance` on a single column, for rows from ``start`` to ``stop``, with bit-identical results.
 
-    Places without a sign: the look whether one counts from the end takes half of the time. Four rows side by side, so
-    that one sum need not wait for its last product, are no faster: the processor looks ahead as far.
+    Indices are unsigned, because a test for negative indices takes half of the time. Computing four rows at a time, so
+    that sums need not wait for their last products, is not faster: the processor already reorders far enough ahead.
     """
     for i in range(start, stop):
         total = current.dtype.type(0)
@@ -259,7 +259,7 @@ def _advance_column(start, stop, indptr, indices, data, current, previous, new, 
 
 @inner({"contract"})
 def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-def]
-    """Add the rows from ``start`` to ``stop`` of all terms, each times its share, to ``total``."""
+    """Add rows ``start`` to ``stop`` of all terms, each multiplied by its share, to ``total``."""
     a, b, c, d = shares[0], shares[1], shares[2], shares[3]
     w, x = terms[1, start:stop].reshape(-1), terms[2, start:stop].reshape(-1)
     y, z = terms[3, start:stop].reshape(-1), terms[0, start:stop].reshape(-1)
@@ -271,18 +271,18 @@ def _add_terms(total, shares, terms, start, stop):  # type: ignore[no-untyped-de
 def retreat(rows, indptr, indices, data, current, previous, slope, offset, shares, inputs):  # type: ignore[no-untyped-def]
     """Overwrite b_{j+2} by b_j = slope S b_{j+1} + offset b_{j+1} - b_{j+2} + the sum over s of shares[s] inputs[s].
 
-    One step of Clenshaw's recurrence, the transpose of `advance`: what there goes out at a degree comes in here.
+    This is one step of Clenshaw's recurrence, the transpose of `advance`: inputs replace the sums.
 
     Parameters
     ----------
     rows, indptr, indices, data, slope, offset
         As in `advance`.
     current, previous
-        b_{j+1} and b_{j+2}, ``(n_points, width)``; ``previous`` becomes b_j.
+        b_{j+1} and b_{j+2}, ``(n_points, width)`` each; ``previous`` is overwritten by b_j.
     shares
-        Share of every input at this degree, ``(n_inputs,)``.
+        Coefficient of every input at this degree, ``(n_inputs,)``.
     inputs
-        ``(n_inputs, n_points, width)``.
+        Inputs ``(n_inputs, n_points, width)``.
     """
     width = current.shape[1]
     row = np.empty(width, current.dtype)
@@ -292,7 +292,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
             row[k] = slope * row[k] + offset * current[i, k] - previous[i, k]
         for s in range(inputs.shape[0]):
             share = shares[s]
-            # Powers of an operator with an eigenvalue near -1 have every second coefficient zero.
+            # If the operator has an eigenvalue near -1, every second coefficient of its powers is zero.
             if share != 0:
                 for k in range(width):
                     row[k] += share * inputs[s, i, k]
@@ -302,7 +302,7 @@ def retreat(rows, indptr, indices, data, current, previous, slope, offset, share
 
 @kernel({"contract"})
 def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
-    """Write each column's part in every component's top eigenvector; arguments as in `project`."""
+    """Write each column's coefficient on the top eigenvector of each component; see `project` for the arguments."""
     result[:] = 0
     for i in range(block.shape[0]):
         for k in range(block.shape[1]):
@@ -311,9 +311,10 @@ def known_parts(block, unit, component, result):  # type: ignore[no-untyped-def]
 
 @kernel({"contract"})
 def project(block, unit, component, target, factor, order):  # type: ignore[no-untyped-def]
-    """Give each column its known part in every component's top eigenvector, multiply row i by factor[i], and move it.
+    """Set the coefficients of each column on the top eigenvectors, multiply row i by factor[i], move it to order[i].
 
-    In place, for fresh memory may cost more than all of this: the first touch of a page takes the system up to 20 us.
+    The block is changed in place, because allocating memory may take longer than this function: the first access to a
+    page takes the system up to 20 us.
 
     Parameters
     ----------
@@ -324,11 +325,11 @@ def project(block, unit, component, target, factor, order):  # type: ignore[no-u
     component
         Component of each point, ``(n_points,)``.
     target
-        The part each column must have, ``(n_components, width)``, float64.
+        Coefficients that each column must have, ``(n_components, width)``, float64.
     factor
-        ``(n_points,)``.
+        Factor of each row, ``(n_points,)``.
     order
-        Where each row goes, ``(n_points,)``.
+        New position of each row, ``(n_points,)``.
     """
     n_points, width = block.shape
     missing = target.copy()
@@ -340,8 +341,9 @@ def project(block, unit, component, target, factor, order):  # type: ignore[no-u
     for first in range(n_points):
         if is_done[first]:
             continue
-        # Around the cycle that begins here: a row takes the place of the next one, which is held meanwhile.
-        held[:] = block[first]
+        # Follow the cycle of the permutation that begins here; the row that is overwritten next is kept in `held`.
+        for k in range(width):  # not by a slice, for which numba compiles an error message for 1 s
+            held[k] = block[first, k]
         i = first
         while not is_done[i]:
             is_done[i] = True
@@ -356,9 +358,9 @@ def project(block, unit, component, target, factor, order):  # type: ignore[no-u
 
 @kernel({"contract"})
 def add_known(block, unit, component, known, factor):  # type: ignore[no-untyped-def]
-    """Add a known part along every component's top eigenvector, then multiply row i by factor[i].
+    """Add ``known`` times the top eigenvector of each component, then multiply row i by factor[i].
 
-    Arguments as in `project`; ``known`` is added whatever part the block has already.
+    See `project` for the arguments. Unlike `project`, this function adds to the existing coefficients of the block.
     """
     for i in range(block.shape[0]):
         for k in range(block.shape[1]):

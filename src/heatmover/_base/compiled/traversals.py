@@ -1,7 +1,8 @@
-"""Orders in which a graph is walked: the tree of single linkage, and centers each farthest from the earlier."""
+"""Build the single-linkage tree of a graph, or choose centers farthest first; only diagnosis and regions call it."""
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -10,44 +11,14 @@ import numpy.typing as npt
 from heatmover._base.compiled.jit import kernel
 from heatmover._base.types import Bool, Float64, Int32, Int64
 
-__all__ = ["farthest_first", "large_sets_merge", "lowest_marked", "merge_edges", "sort_edges", "sum_upwards"]
-
-# 16 leading bits of a float: its power of two in sixteenths.
-CLASSES = 1 << 16
-
-
-@kernel()
-def sort_edges(
-    indptr: npt.NDArray[Any], indices: npt.NDArray[Any], bits: npt.NDArray[np.uint64]
-) -> tuple[Int32, Int64]:
-    """Return the rows and the places of the entries above the diagonal, from the largest class to the smallest.
-
-    ``bits`` are those of the entries, which are not negative. A counting sort: two passes over the entries.
-    """
-    ends = np.zeros(CLASSES + 1, dtype=np.int64)
-    for row in range(indptr.size - 1):
-        for place in range(indptr[row], indptr[row + 1]):
-            if indices[place] > row:
-                ends[CLASSES - 1 - (bits[place] >> np.uint64(48)) + 1] += 1
-    for c in range(CLASSES):
-        ends[c + 1] += ends[c]
-    rows, places = np.empty(ends[CLASSES], dtype=np.int32), np.empty(ends[CLASSES], dtype=np.int64)
-    for row in range(indptr.size - 1):
-        for place in range(indptr[row], indptr[row + 1]):
-            if indices[place] > row:
-                c = CLASSES - 1 - (bits[place] >> np.uint64(48))
-                rows[ends[c]], places[ends[c]] = row, place
-                ends[c] += 1
-    return rows, places
-
 
 @kernel()
 def large_sets_merge(
     rows: Int32, places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float, parent: Int64
 ) -> bool:
-    """Return whether an edge ever joins two sets that both have at least this mass.
+    """Return whether any edge, in this order, joins two sets that both have a mass of at least ``least``.
 
-    ``parent`` begins as the numbers of the points; it and ``masses`` are overwritten.
+    On entry, ``parent[i]`` must be ``i`` for every point. Both ``parent`` and ``masses`` are overwritten.
     """
     most = 0.0
     for i in range(masses.size):
@@ -68,7 +39,7 @@ def large_sets_merge(
                 first, second = second, first
             parent[first] = second
             masses[second] += masses[first]
-            if masses[second] > most:  # too little is left for another
+            if masses[second] > most:  # the remaining mass is too small for a second large set
                 return False
     return False
 
@@ -79,29 +50,45 @@ def merge_edges(
     places: Int64,
     indices: npt.NDArray[Any],
     data: Float64,
-    bits: npt.NDArray[np.uint64],
+    classes: npt.NDArray[np.uint16],
     root: Float64,
     up: Int64,
     level: Int64,
     inside: Float64,
     sets: Int64,
 ) -> int:
-    """Join the ends of each edge in turn; return the number of nodes of the tree.
+    """Build the single-linkage tree by joining the ends of each edge in turn; return its number of nodes.
 
-    The first ``root.size`` nodes are points, further ones the sets that two nodes become when an edge joins them.
-    Written are ``up``, the node that a node becomes part of (-1: none), ``level``, the class of the edge that made it,
-    and to ``inside`` of the smallest node that holds both ends twice the weight of every edge is added: the entry times
-    ``root`` at both ends. ``sets`` (4, n_points) is changed: for each point its parent, at first itself, the size of
-    its set, at first 1, its node, at first itself, and the node made when it got a parent, at first ``up.size``.
+    The first ``root.size`` nodes are the points. Every further node is the union of two nodes that an edge joins.
+
+    Parameters
+    ----------
+    rows, places
+        Row of each edge, and its position in ``indices`` and ``data``, heaviest class first.
+    indices, data, classes
+        Columns, values and classes of all entries of S.
+    root
+        Square root of the degree of each point, ``(n_points,)``. The weight of an edge is its entry of S times the
+        square roots of both ends.
+    up
+        Receives the parent of each node, -1 for roots.
+    level
+        Receives the class of the edge that created each node.
+    inside
+        Sum of weights per node. Twice the weight of every edge is added at the smallest node that contains both ends.
+    sets
+        ``(4, n_points)``, overwritten. For each point: its parent in the union-find forest, the size of its set, the
+        node of its set, and the node created when the point got its parent. Initial values: the point itself, 1, the
+        point itself, and ``up.size``.
     """
-    # Union by size without shortened paths: paths stay below log2(n), and remember when their links were made.
+    # Union by size without path compression: paths are at most log2(n) long and record when their links were created.
     parent, size, node, linked = sets[0], sets[1], sets[2], sets[3]
     count = root.size
     for e in range(rows.size):
         first, second, made = np.int64(rows[e]), np.int64(indices[places[e]]), np.int64(-1)
         weight = data[places[e]] * root[first] * root[second]
         while first != second:
-            # The older link first: the last one climbed is the one that joined the two.
+            # Follow the older link first, so that the last link followed is the link that joined both ends.
             if linked[first] > linked[second]:
                 first, second = second, first
             if linked[first] == up.size:
@@ -112,7 +99,7 @@ def merge_edges(
             if size[first] > size[second]:
                 first, second = second, first
             up[node[first]] = up[node[second]] = count
-            level[count] = bits[places[e]] >> np.uint64(48)
+            level[count] = classes[places[e]]
             parent[first] = second
             size[second] += size[first]
             linked[first] = node[second] = count
@@ -124,7 +111,7 @@ def merge_edges(
 
 @kernel()
 def sum_upwards(up: Int64, values: Float64) -> None:
-    """Add the row of each node in ``values`` (n_nodes, n_values) to that of the node above; parts come first."""
+    """Add the row of each node in ``values`` (n_nodes, n_values) to the row of its parent; children precede parents."""
     for node in range(up.size):
         if up[node] >= 0:
             for column in range(values.shape[1]):
@@ -133,9 +120,9 @@ def sum_upwards(up: Int64, values: Float64) -> None:
 
 @kernel()
 def lowest_marked(up: Int64, marked: Bool, top: Int64) -> None:
-    """Write the lowest marked node at or above each node, or the highest one if none is.
+    """Write the lowest marked node at or above each node into ``top``, or its root if none is marked.
 
-    ``top`` begins as the numbers of the nodes.
+    ``top`` must contain the index of each node.
     """
     for node in range(up.size - 1, -1, -1):
         if up[node] >= 0 and not marked[node]:
@@ -143,107 +130,59 @@ def lowest_marked(up: Int64, marked: Bool, top: Int64) -> None:
 
 
 @kernel()
-def _before(key, item, other_key, other_item):  # type: ignore[no-untyped-def]
-    """Order of the heaps: by key, then by index, so that ties always fall the same way."""
-    return key < other_key or (key == other_key and item < other_item)
-
-
-@kernel()
-def _push(keys, items, size, key, item):  # type: ignore[no-untyped-def]
-    """Add to a binary heap held in two arrays; the smallest key is at 0. Returns nothing: the caller counts."""
-    place = size
-    while place > 0:
-        parent = (place - 1) // 2
-        if not _before(key, item, keys[parent], items[parent]):
-            break
-        keys[place], items[place] = keys[parent], items[parent]
-        place = parent
-    keys[place], items[place] = key, item
-
-
-@kernel()
-def _drop_first(keys, items, size):  # type: ignore[no-untyped-def]
-    """Remove entry 0 of a heap of ``size`` entries."""
-    last = size - 1
-    key, item = keys[last], items[last]
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= last:
-            break
-        if child + 1 < last and _before(keys[child + 1], items[child + 1], keys[child], items[child]):
-            child += 1
-        if not _before(keys[child], items[child], key, item):
-            break
-        keys[place], items[place] = keys[child], items[child]
-        place = child
-    keys[place], items[place] = key, item
-
-
-@kernel()
 def farthest_first(indptr, indices, lengths, first, counts, labels, centers):  # type: ignore[no-untyped-def]
-    """Place centers and record, at every wanted number of them, which is nearest to each point.
+    """Place each center at the point farthest from all earlier centers, and record the nearest center of each point.
 
     Parameters
     ----------
     indptr, indices, lengths
-        The graph with non-negative edge lengths, CSR, ``(n_points, n_points)``.
+        Graph with non-negative edge lengths, CSR ``(n_points, n_points)``.
     first
-        The first center.
+        Point of the first center.
     counts
-        Wanted numbers of centers, ascending, ``(n_counts,)``.
+        Numbers of centers for which labels are recorded, ascending, ``(n_counts,)``.
     labels
-        ``(n_counts, n_points)``: becomes the number of the nearest center. A point in a component without a center
-        keeps -1.
+        Receives the number of the nearest center of each point, ``(n_counts, n_points)``; -1 in a component without a
+        center.
     centers
-        ``(counts[-1],)``: becomes the points that are centers, in order.
+        Receives the points that are centers, in order, ``(counts[-1],)``.
     """
     n_points = indptr.size - 1
     distance = np.full(n_points, np.inf)
     owner = np.full(n_points, -1, np.int32)
     taken = np.zeros(n_points, np.bool_)
-    # Farthest points. Keys are negative distances as they were when pushed; distances only fall, so a point whose key
-    # is still true is farthest, and any other goes back with its present distance.
-    far_keys = np.full(n_points, -np.inf)
-    far_items = np.arange(n_points)
-    far_size = n_points
-    near_keys = np.empty(indices.size + 1)
-    near_items = np.empty(indices.size + 1, np.int64)
+    # Heap of the farthest points. Keys are negative distances at the time of the push. Distances only decrease, so the
+    # first point with an up-to-date key is the farthest; a point with an outdated key is pushed again with its current
+    # distance. Among equal keys the point with the smallest index is first.
+    far = [(-np.inf, point) for point in range(n_points)]
     done = 0
     for number in range(counts[-1]):
-        if number == 0:
-            center = first
-        else:
-            while True:
-                center, key = far_items[0], -far_keys[0]
-                _drop_first(far_keys, far_items, far_size)
-                far_size -= 1
-                if taken[center]:
-                    continue
-                if distance[center] == key:
-                    break
-                _push(far_keys, far_items, far_size, -distance[center], center)
-                far_size += 1
+        center = first
+        while number > 0:
+            key, center = heappop(far)
+            if taken[center]:
+                continue
+            if distance[center] == -key:
+                break
+            heappush(far, (-distance[center], center))
         centers[number] = center
         taken[center] = True
         distance[center] = 0.0
         owner[center] = number
-        # Dijkstra from the new center, only where it is nearer than every earlier one.
-        near_keys[0], near_items[0], near_size = 0.0, center, 1
-        while near_size > 0:
-            key, point = near_keys[0], near_items[0]
-            _drop_first(near_keys, near_items, near_size)
-            near_size -= 1
+        # Dijkstra's algorithm from the new center, restricted to points nearer to the new center than to all earlier
+        # centers.
+        near = [(0.0, center)]
+        while len(near) > 0:
+            key, point = heappop(near)
             if owner[point] != number or key > distance[point]:
                 continue
             for entry in range(indptr[point], indptr[point + 1]):
-                other = indices[entry]
+                other = np.int64(indices[entry])
                 reach = key + lengths[entry]
                 if reach < distance[other]:
                     distance[other] = reach
                     owner[other] = number
-                    _push(near_keys, near_items, near_size, reach, other)
-                    near_size += 1
+                    heappush(near, (reach, other))
         while done < counts.size and counts[done] == number + 1:
             labels[done] = owner
             done += 1

@@ -1,10 +1,11 @@
-"""Models, atlases, indexes and checkpoints on disk: folders written whole and checked when read."""
+"""Write models, atlases, indexes and checkpoints to folders on disk, and check them when they are read."""
 
 from heatmover._base.storage.record import Record
-from heatmover._base.storage.samples import Samples, Schema, Table, parts_of
-from heatmover._base.storage.store import DAMAGED, Store, explained, sealed, unsealed, writing
+from heatmover._base.storage.samples import Samples, Schema, Table
+from heatmover._base.storage.store import CACHE, DAMAGED, Store, explained, sealed, unsealed, writing
 
 __all__ = [
+    "CACHE",
     "DAMAGED",
     "Record",
     "Samples",
@@ -12,7 +13,6 @@ __all__ = [
     "Store",
     "Table",
     "explained",
-    "parts_of",
     "sealed",
     "unsealed",
     "writing",

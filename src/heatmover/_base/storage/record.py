@@ -1,9 +1,12 @@
-"""`Record`: part of a model as values, arrays and nested records; written to a store, checked when read."""
+"""Represent a value as a record of plain values and arrays, which a `Store` writes; any package may call it.
+
+It touches no files itself.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -15,25 +18,23 @@ from heatmover._base.storage.store import Part, Store
 from heatmover._base.words import quoted
 from heatmover.errors import InvalidInputError
 
-__all__ = ["Record", "matrix_record", "texts_record"]
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Plain values, arrays and further records, each by name; whoever reads one says what it expects.
+    """Plain values, arrays and nested records by name; the method that reads a value checks its type.
 
-    A checksum proves that a file is what was written, not who wrote it: every value is checked again when it is read,
-    so that no forged store leads compiled code out of its arrays.
+    A checksum proves that a file is unchanged, but not who wrote the file. So every value is checked again when it is
+    read, and a forged store cannot make compiled code read outside of arrays.
 
     Attributes
     ----------
     values
-        What JSON knows: None, truths, whole numbers, finite numbers, text, lists and mappings of them.
+        Values that JSON can hold: None, booleans, whole numbers, finite numbers, text, and lists and mappings of these.
     arrays
-        Of truths or numbers, with at least one dimension.
+        Arrays of booleans or numbers with at least one dimension.
     parts
-        Records.
+        Nested records.
 
     Examples
     --------
@@ -51,67 +52,69 @@ class Record:
     parts: Mapping[str, Record] = field(default_factory=dict)
 
     def integer(self, name: str, *, minimum: int = 0) -> int:
-        """Return a whole number of at least ``minimum``, or raise."""
-        value = self.values.get(name)
-        if type(value) is not int or value < minimum:
-            raise self._unlike(f"whole number {quoted(name)}", name)
+        """Return a whole number of at least ``minimum``, or raise an error."""
+        value: int = self._value(name, "whole number", int)
+        if value < minimum:
+            raise self._unlike(name, "whole number")
         return value
 
     def number(self, name: str) -> float:
-        """Return a finite number, or raise."""
-        value = self.values.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-            raise self._unlike(f"number {quoted(name)}", name)
-        return float(value)  # type: ignore[arg-type]
+        """Return a finite number, or raise an error."""
+        value = self._value(name, "number", int, float)
+        if not math.isfinite(value):
+            raise self._unlike(name, "number")
+        return float(value)
 
     def optional_number(self, name: str) -> float | None:
-        """Return a finite number or None, or raise."""
+        """Return a finite number or None, or raise an error."""
         return None if name in self.values and self.values[name] is None else self.number(name)
 
     def truth(self, name: str) -> bool:
-        """Return True or False, or raise."""
-        value = self.values.get(name)
-        if type(value) is not bool:
-            raise self._unlike(f"truth {quoted(name)}", name)
-        return value
+        """Return True or False, or raise an error."""
+        return bool(self._value(name, "boolean", bool))
 
-    def text(self, name: str, allowed: Iterable[str] | None = None) -> str:
-        """Return text, one of the ``allowed`` words if they are given, or raise."""
-        value = self.values.get(name)
-        words = None if allowed is None else list(allowed)
-        if type(value) is not str or (words is not None and value not in words):
-            one_of = "" if words is None else f" among {', '.join(words)}"
-            raise self._unlike(f"text {quoted(name)}{one_of}", name)
+    def text(self, name: str, allowed: Collection[str] | None = None) -> str:
+        """Return text, which must be in ``allowed`` if given, or raise an error."""
+        value: str = self._value(name, "text", str)
+        if allowed is not None and value not in allowed:
+            raise self._unlike(name, "text", f" among {', '.join(allowed)}")
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return text or None, or raise."""
+        """Return text or None, or raise an error."""
         return None if name in self.values and self.values[name] is None else self.text(name)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return a mapping, or raise."""
+        """Return a mapping, or raise an error."""
+        return dict(self._value(name, "mapping", dict))
+
+    def _value(self, name: str, what: str, *kinds: type) -> Any:
         value = self.values.get(name)
-        if not isinstance(value, Mapping):
-            raise self._unlike(f"mapping {quoted(name)}", name)
-        return dict(value)
+        if type(value) not in kinds:
+            raise self._unlike(name, what)
+        return value
+
+    def _unlike(self, name: str, what: str, rest: str = "") -> InvalidInputError:
+        there = quoted(repr(self.values[name])) if name in self.values else "nothing"
+        return InvalidInputError(f"a stored {what} {quoted(name)}{rest}", there)
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-        """Return an array of this type and shape, None standing for any length, or raise."""
-        wanted = np.dtype(dtype)
+        """Return an array of this type and shape (None: any length), or raise an error."""
+        requested = np.dtype(dtype)
         array = self.arrays.get(name)
         dimensions = ", ".join("any" if side is None else str(side) for side in shape)
-        expected = f"a stored array {quoted(name)} of {wanted} ({dimensions})"
+        expected = f"a stored array {quoted(name)} of {requested} ({dimensions})"
         if array is None:
             raise InvalidInputError(expected, "none")
         fits = array.ndim == len(shape) and all(
             side is None or side == there for side, there in zip(shape, array.shape, strict=True)
         )
-        if array.dtype != wanted or not fits:
+        if array.dtype != requested or not fits:
             raise InvalidInputError(expected, f"{array.dtype} {array.shape}")
         return array
 
     def floats(self, name: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-        """Return an array of finite numbers in single or double precision, or raise."""
+        """Return an array of finite numbers in single or double precision, or raise an error."""
         single = name in self.arrays and self.arrays[name].dtype == np.float32
         array = self.array(name, np.float32 if single else np.float64, shape)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -122,7 +125,7 @@ class Record:
     def places(
         self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...], below: int, *, least: int = 0
     ) -> npt.NDArray[Any]:
-        """Return an array of whole numbers from ``least`` to ``below - 1``, or raise."""
+        """Return an array of whole numbers from ``least`` to ``below - 1``, or raise an error."""
         array = self.array(name, dtype, shape)
         if array.size and not (least <= int(array.min()) and int(array.max()) < below):
             raise InvalidInputError(
@@ -132,20 +135,20 @@ class Record:
         return array
 
     def permutation(self, name: str, size: int) -> npt.NDArray[np.intp]:
-        """Return an order of ``size`` things, or raise."""
+        """Return a permutation of ``size`` items, or raise an error."""
         order = self.places(name, np.int64, (size,), size)
         if np.bincount(order, minlength=size).max(initial=1) > 1:
-            raise InvalidInputError(f"a stored array {quoted(name)} with each place once", "one twice")
+            raise InvalidInputError(f"a stored array {quoted(name)} without duplicate indices", "duplicates")
         return order.astype(np.intp, copy=False)
 
     def part(self, name: str) -> Record:
-        """Return a record, or raise."""
+        """Return a nested record, or raise an error."""
         if name not in self.parts:
             raise InvalidInputError(f"a stored part {quoted(name)}", "none")
         return self.parts[name]
 
     def matrix(self, name: str, shape: tuple[int, int] | None = None) -> sp.csr_array:
-        """Return a sparse matrix that `matrix_record` made a part of, or raise if it does not fit together."""
+        """Return a sparse matrix that `matrix_record` stored, or raise an error if its arrays are inconsistent."""
         part = self.part(name)
         sides = (part.integer("rows"), part.integer("columns"))
         if shape is not None and sides != shape:
@@ -155,18 +158,18 @@ class Record:
         indices = part.places("indices", wide, (data.size,), max(sides[1], 1))
         starts = part.array("indptr", wide, (sides[0] + 1,))
         if starts[0] != 0 or starts[-1] != data.size or np.any(np.diff(starts) < 0):
-            raise InvalidInputError(f"a stored matrix {quoted(name)} whose rows follow each other", "others")
+            raise InvalidInputError(f"a stored matrix {quoted(name)} with valid row pointers", "invalid ones")
         return sp.csr_array((data, indices, starts), shape=sides)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return texts that `texts_record` made a part of, or raise."""
+        """Return texts that `texts_record` stored, or raise an error."""
         texts = self.part(name).values.get("texts")
         if not isinstance(texts, list) or not all(type(text) is str for text in texts):
-            raise InvalidInputError(f"stored texts {quoted(name)}", "others")
+            raise InvalidInputError(f"stored texts {quoted(name)}", "other values")
         return tuple(texts)
 
     def part_of_store(self) -> Part:
-        """Return it as a part of a store: its values, and its arrays by their path."""
+        """Return the record as a part of a store, with all arrays by path."""
         return Part({"record": self._document()}, dict(self._flat()))
 
     def _document(self) -> dict[str, Any]:
@@ -180,24 +183,19 @@ class Record:
                 yield f"{name}/{path}", array
 
     @classmethod
-    def from_store(cls, store: Store, *, arrays: bool = True) -> Record:
-        """Return the record of a store, all of it checked; without its arrays it is in the manifest alone."""
+    def from_store(cls, store: Store) -> Record:
+        """Check every file of a store and return the record that it holds."""
+        store.check()
         try:
-            document = store.manifest.parts[0]["values"]["record"]
-            if arrays:
-                store.check()
-            return _record(document, store.arrays(0) if arrays else None)
+            part = store.manifest.parts[0]
+            arrays = {path: store.array(0, path) for path in part["arrays"]}
+            return _record(part["values"]["record"], arrays)
         except (LookupError, TypeError, AttributeError) as error:
-            raise store.damage("manifest.json", "it tells of no record") from error
-
-    def _unlike(self, expected: str, name: str) -> InvalidInputError:
-        return InvalidInputError(
-            f"a stored {expected}", quoted(repr(self.values[name])) if name in self.values else "nothing"
-        )
+            raise store.damage("manifest.json", "it does not describe a record") from error
 
 
 def matrix_record(matrix: sp.csr_array) -> Record:
-    """Return a sparse matrix as a record: data, indices and row starts as they are.
+    """Return a sparse matrix as a record of its data, indices and row pointers.
 
     Examples
     --------
@@ -207,7 +205,7 @@ def matrix_record(matrix: sp.csr_array) -> Record:
            [0., 1.]])
     """
     rows, columns = matrix.shape
-    # SciPy keeps both kinds of places in one type.
+    # SciPy keeps indices and row pointers in the same type.
     values = {"rows": int(rows), "columns": int(columns), "places": matrix.indices.dtype.name}
     return Record(values, {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr})
 
@@ -223,8 +221,8 @@ def texts_record(texts: Sequence[str]) -> Record:
     return Record({"texts": list(texts)})
 
 
-def _record(document: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]] | None, before: str = "") -> Record:
-    """Put values and arrays together again."""
-    own = {} if arrays is None else {name: arrays[before + name] for name in document["arrays"]}
+def _record(document: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], before: str = "") -> Record:
+    """Build the record that a document describes from the stored arrays."""
+    own = {name: arrays[before + name] for name in document["arrays"]}
     parts = {name: _record(part, arrays, f"{before}{name}/") for name, part in document["parts"].items()}
     return Record(dict(document["values"]), own, parts)

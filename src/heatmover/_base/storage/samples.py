@@ -1,4 +1,4 @@
-"""Samples in a store: rows of features with names, variables and counts of cells, to which more can be appended."""
+"""Store features, names, metadata and cell counts of samples on disk, and append samples; for atlases and indexes."""
 
 from __future__ import annotations
 
@@ -8,49 +8,45 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.storage.store import Part, Store, writing
 from heatmover._base.types import FloatArray, Int64
-from heatmover._base.validation import check_finite, sample_columns
-from heatmover._base.words import counted, distinct, find, listed, quoted
-from heatmover.errors import InvalidInputError, argument
-
-__all__ = ["Samples", "Schema", "Table", "parts_of"]
+from heatmover._base.validation import check_finite, is_missing, sample_columns
+from heatmover._base.words import counted, distinct, listed, quoted
+from heatmover.errors import InvalidInputError
 
 TYPES = ("float32", "float64")
-# Cells at a node: above, float64 does not tell whole numbers apart.
+# Largest number of cells at a node, because float64 cannot distinguish larger consecutive whole numbers.
 MOST_CELLS = 2**53
-# Samples have names that people read. A page of text in its place is a mistake that every message would repeat.
+# Longest sample name. A name as long as a page is a mistake, and every message would repeat it.
 LONGEST_NAME = 1000
-# Rows of a part: so much is in memory while it is written, and so much is read to check one.
-PART_BYTES = 2**28
-# Rows that are read at a time.
-AT_ONCE = 2**24
+# Largest size of a part in bytes. A part is in memory while it is written and while its rows are searched. Smaller
+# parts would slow down searches, because a search spends about 20 ms per part on choosing groups of columns.
+PART_BYTES = 2**26
 
 
 @final
 @dataclass(frozen=True)
 class Schema:
-    """What every shard of a store holds.
+    """Description of the content that all parts of a store of samples have in common.
 
     Attributes
     ----------
     n_features
         Width of the rows.
     dtype
-        ``"float32"`` or ``"float64"``.
+        Type of the rows, ``"float32"`` or ``"float64"``.
     variables
         Names of the sample metadata, in order.
     model
-        Fingerprint of the model that made the rows, or None.
+        Fingerprint of the model that computed the rows, or None.
     n_nodes
-        Number of nodes, if the cells of each sample at each node are kept too, else None.
+        Number of nodes if the store keeps the number of cells of each sample at each node, else None.
     """
 
     n_features: int
@@ -60,35 +56,35 @@ class Schema:
     n_nodes: int | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
-        return asdict(self)
+        """Return the schema as values for a manifest."""
+        return {"samples": asdict(self)}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Schema:
-        """Return the schema that a manifest tells, or raise ValueError."""
+        """Return the schema in the values of a manifest, or raise ValueError."""
         schema = cls(**{**values, "variables": tuple(values["variables"])})
         counts = schema.n_features, 1 if schema.n_nodes is None else schema.n_nodes
         whole = all(type(count) is int and count >= 1 for count in counts)
         if not whole or schema.dtype not in TYPES or not all(type(name) is str for name in schema.variables):
-            raise ValueError("what the samples are is not said as it was written")
+            raise ValueError("the description of the samples is not valid")
         return schema
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Samples to store: checked names and variables, rows that are checked when they are written.
+    """Samples in memory: rows, names, sample metadata and cell counts.
 
     Attributes
     ----------
     rows
-        ``(n_rows, n_features)``; a memory map serves for more than fits into memory.
+        Features ``(n_rows, n_features)``; a memory map if they do not fit into memory.
     names
-        One per row, distinct.
+        Distinct names of the samples, one per row.
     variables
-        Per variable one value per row, each of its own type: boolean, whole number, finite number, text, or None.
+        Sample metadata: for each variable one value per row, a boolean, whole number, finite number, text or None.
     counts
-        ``(n_rows, n_nodes)``, CSR: cells of each sample at each node, if they are to be kept.
+        Number of cells of each sample at each node, CSR ``(n_rows, n_nodes)``; None if they are not kept.
     """
 
     rows: FloatArray
@@ -105,12 +101,12 @@ class Table:
         *,
         counts: sp.csr_array | None = None,
     ) -> Table:
-        """Check the names and variables of rows; values keep their types, and dates become text.
+        """Build a table after checking rows, names and variables; values keep their types, and dates become text.
 
         Parameters
         ----------
         rows, names, variables, counts
-            As the attributes; variables as any sequences.
+            Values of the attributes; the values of a variable may be in any sequence.
         """
         texts = tuple(_check_name(name) for name in names)
         if len(texts) != len(rows):
@@ -121,40 +117,79 @@ class Table:
             _check_name(name, "a variable"): tuple(_plain(name, value) for value in values)
             for name, values in given.items()
         }
+        check_finite("rows", rows)
         return cls(rows, texts, columns, None if counts is None else _check_counts(counts, len(texts)))
 
-    def fitted(self, schema: Schema) -> Table:
-        """Return the same samples for a store, or raise if they have another width or other variables."""
+    def schema(self, model: str | None = None) -> Schema:
+        """Return the schema for a store of these samples."""
+        dtype: Literal["float32", "float64"] = "float32" if self.rows.dtype == np.float32 else "float64"
+        n_nodes = None if self.counts is None else self.counts.shape[1]
+        return Schema(self.rows.shape[1], dtype, tuple(self.variables), model, n_nodes)
+
+    def check_fits(self, schema: Schema) -> None:
+        """Raise an error if the width, the nodes or the metadata of these samples differ from the schema of a store."""
         if self.rows.shape[1] != schema.n_features:
             raise InvalidInputError(
-                counted(schema.n_features, "feature"), f"rows of {self.rows.shape[1]:,}", "use the same model"
+                f"rows of {counted(schema.n_features, 'feature')}",
+                f"rows of {self.rows.shape[1]:,}",
+                "use the same model",
             )
         n_nodes = None if self.counts is None else self.counts.shape[1]
         if n_nodes != schema.n_nodes:
-            told = ("no cells", "an atlas adds samples itself") if n_nodes is None else (counted(n_nodes, "node"), "")
-            kept = (
-                "samples alone"
-                if schema.n_nodes is None
-                else f"samples with their cells at {counted(schema.n_nodes, 'node')}"
-            )
-            raise InvalidInputError(f"{kept}, as the store keeps them", *told)
+            actual = "samples without cell counts" if n_nodes is None else f"cell counts at {counted(n_nodes, 'node')}"
+            kept = "samples without cell counts"
+            if schema.n_nodes is not None:
+                kept = f"samples with cell counts at {counted(schema.n_nodes, 'node')}"
+            advice = "use the methods of the atlas" if n_nodes is None else ""
+            raise InvalidInputError(f"{kept}, as in the store", actual, advice)
         if set(self.variables) != set(schema.variables):
             raise InvalidInputError(
-                f"the variables that are stored ({listed(schema.variables) or 'none'})",
+                f"the sample metadata of the store ({listed(schema.variables) or 'none'})",
                 listed(self.variables) or "none",
-                "give the same ones; values that are missing are None",
+                "give the same columns, with None for missing values",
             )
-        return self
 
-    def part(self, rows: slice) -> Table:
-        """Return some of the samples."""
-        columns = {name: values[rows] for name, values in self.variables.items()}
-        return Table(self.rows[rows], self.names[rows], columns, None if self.counts is None else self.counts[rows])
+    @property
+    def n_rows(self) -> int:
+        """Number of samples."""
+        return len(self.names)
+
+    def append(self, other: Table) -> Table:
+        """Return these samples followed by other samples of the same schema."""
+        other.check_fits(self.schema())
+        _check_new(other.names, self.names)
+        counts = None if self.counts is None else sp.csr_array(sp.vstack([self.counts, other.counts], format="csr"))
+        columns = {name: values + other.variables[name] for name, values in self.variables.items()}
+        return Table(np.concatenate([self.rows, other.rows]), (*self.names, *other.names), columns, counts)
+
+    def parts(self, schema: Schema) -> Iterator[Part]:
+        """Yield these samples as parts of a store, each of at most `PART_BYTES`."""
+        size = max(1, PART_BYTES // (np.dtype(schema.dtype).itemsize * schema.n_features))
+        for part in (slice(first, first + size) for first in range(0, len(self.names), size)):
+            columns = [self.variables[name][part] for name in schema.variables]
+            text = json.dumps({"names": self.names[part], "variables": columns}).encode()
+            rows = np.ascontiguousarray(self.rows[part], dtype=schema.dtype)
+            arrays: dict[str, Any] = {"rows": rows, "table": np.frombuffer(text, dtype=np.uint8)}
+            if self.counts is not None:
+                counts = self.counts[part]
+                arrays["count_ends"] = counts.indptr[1:].astype(np.int64)
+                arrays["count_nodes"] = counts.indices.astype(np.int64)
+                arrays["count_cells"] = counts.data.astype(np.int64)
+            yield Part({"n_rows": len(rows)}, arrays)
+
+
+def _check_new(names: Sequence[str], stored: Sequence[str]) -> None:
+    there = set(stored)
+    taken = [name for name in names if name in there]
+    if taken:
+        raise InvalidInputError(
+            "new sample names", f"{listed(taken)}, already in the store", "give every sample a new name"
+        )
 
 
 def _check_name(name: object, what: str = "a sample") -> str:
     text = str(name)
-    if _is_missing(name) or not text.strip():
+    if is_missing(name) or not text.strip():
         raise InvalidInputError(f"a name for {what}", "an empty or missing one", f"give {what} a name")
     if len(text) > LONGEST_NAME:
         raise InvalidInputError(
@@ -167,15 +202,15 @@ def _check_name(name: object, what: str = "a sample") -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as JSON keeps it, or raise; whatever is missing is None."""
-    if _is_missing(value):
+    """Return a value that JSON can hold, or raise an error; a missing value becomes None."""
+    if is_missing(value):
         return None
     if hasattr(value, "isoformat") or isinstance(value, np.datetime64 | np.timedelta64):
         return str(value)
     plain = value.item() if isinstance(value, np.generic) else value
     if not _is_plain(plain):
         raise InvalidInputError(
-            f"truths, finite numbers, text or dates as values of {quoted(name)}",
+            f"booleans, finite numbers, text or dates as values of {quoted(name)}",
             quoted(repr(value)),
             "give them as text",
         )
@@ -192,68 +227,62 @@ def _check_encodes(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInputError(f"{what} as text", ascii(text[:60]), "half characters") from None
+        raise InvalidInputError(f"{what} as text", ascii(text[:60]), "remove the unpaired surrogates") from None
 
 
 def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
-    """Return counts with their nodes in order, or raise unless every sample has cells, in whole numbers."""
+    """Return counts with sorted nodes, or raise an error unless every sample has a positive whole number of cells."""
     ordered = sp.csr_array(counts)
     ordered.sort_indices()
     whole = np.all((ordered.data >= 1) & (ordered.data < MOST_CELLS) & (ordered.data == np.floor(ordered.data)))
     if ordered.shape[0] != n_rows or not whole or np.any(np.diff(ordered.indptr) == 0):
         raise InvalidInputError(
-            f"cells of each of the {counted(n_rows, 'sample')} at nodes, in whole numbers", "others"
+            f"whole numbers of cells at the nodes for each of the {counted(n_rows, 'sample')}", "other values"
         )
     return ordered
 
 
-def _is_missing(value: object) -> bool:
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
-        or (isinstance(value, float | np.floating) and math.isnan(value))
-    )
-
-
 @final
 class Samples:
-    """The samples of a store at one generation; `create` or `open` makes them.
+    """Samples of a store at one generation.
 
-    They are a value: what is appended later, by whomever, is in another one, which `append` and `refresh` return.
+    This object never changes: `append` and `refresh` return the samples of a later generation.
 
     Attributes
     ----------
     store
-        Where they are.
+        Store on disk.
     schema
-        What their rows are.
+        Description of the content that all parts of the store have in common.
     n_rows
-        How many they are.
+        Number of samples.
 
     Examples
     --------
     >>> import pathlib, tempfile
     >>> place = pathlib.Path(tempfile.mkdtemp()) / "samples"
     >>> rows = np.array([[0.0, 1.0], [2.0, 3.0]], dtype=np.float32)
-    >>> table, schema = Table.checked(rows, ["a", "b"]), Schema(2, "float32")
-    >>> first = Samples(Store.create(place, "rows", 1, parts_of(table, schema), values={"samples": schema.values()}))
+    >>> table = Table.checked(rows, ["a", "b"])
+    >>> schema = table.schema()
+    >>> first = Samples(Store.create(place, "rows", 1, table.parts(schema), values=schema.values()))
     >>> second = first.append(Table.checked(rows[:1] + 9, ["c"]))
-    >>> first.n_rows, second.n_rows, second.row("c")
-    (2, 3, 2)
-    >>> np.vstack([block for _, block in second.blocks()]).tolist()
+    >>> first.n_rows, second.n_rows, second.names
+    (2, 3, ('a', 'b', 'c'))
+    >>> second.rows().tolist()
     [[0.0, 1.0], [2.0, 3.0], [9.0, 10.0]]
     """
 
-    def __init__(self, store: Store, names: list[str] | None = None) -> None:
+    def __init__(self, store: Store, tables: Sequence[dict[str, Any]] = ()) -> None:
         self.store = store
-        self._names = names
+        # Names and metadata of the first parts, if an object of an earlier generation has already read them.
+        self._read = tables
         described = enumerate(store.manifest.parts)
         self._parts = [number for number, part in described if "n_rows" in part["values"]]
         try:
             self.schema = Schema.from_values(store.manifest.values["samples"])
             counts = [int(store.manifest.parts[number]["values"]["n_rows"]) for number in self._parts]
         except (KeyError, TypeError, ValueError) as error:
-            raise store.damage("manifest.json", "it tells of no samples") from error
+            raise store.damage("manifest.json", "it does not describe samples") from error
         self._starts = [0, *accumulate(counts)]
 
     @property
@@ -262,7 +291,7 @@ class Samples:
         return self._starts[-1]
 
     def refresh(self) -> Samples:
-        """Return the latest generation, or itself if that is it."""
+        """Return the samples of the latest generation, which may be this generation."""
         latest = self.store.refresh()
         return self if latest is self.store else Samples(latest)
 
@@ -272,54 +301,45 @@ class Samples:
         Parameters
         ----------
         table
-            With the width and the variables of the schema, and names that are not taken.
+            Samples with the width and the metadata of the schema, and new names.
 
         Raises
         ------
         InvalidInputError
-            If another process is writing, the table does not fit, or nothing can be written; nothing has changed then.
+            If another process is writing, the table does not match the schema, or the disk cannot be written. The store
+            is then unchanged.
         """
         with writing(self.store.folder):
             latest = self.refresh()
-            table = table.fitted(latest.schema)
-            taken = [name for name in table.names if name in latest._row_of]
-            if taken:
-                raise InvalidInputError(
-                    "names that are not taken", f"{listed(taken)} in the store already", "give every sample a new name"
-                )
-            return Samples(latest.store.append(parts_of(table, latest.schema)), [*latest.names, *table.names])
-
-    @property
-    def names(self) -> list[str]:
-        """The name of every sample, in order."""
-        if self._names is None:
-            names = [name for place in range(len(self._parts)) for name in self._table(place)["names"]]
-            if len(set(names)) != len(names):
-                raise self._damage(len(self._parts) - 1, "table", "it holds a name twice")
-            self._names = names
-        return self._names
+            table.check_fits(latest.schema)
+            _check_new(table.names, latest.names)
+            return Samples(latest.store.append(table.parts(latest.schema)), latest._tables)
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self.names)}
+    def _tables(self) -> list[dict[str, Any]]:
+        return [*self._read, *map(self._table, range(len(self._read), len(self._parts)))]
 
-    def row(self, name: str) -> int:
-        """Return the row of the sample with a name, or raise with the nearest name."""
-        return self._row_of[name if name in self._row_of else find(name, self.names, "the name of a stored sample")]
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all samples, in order."""
+        names = tuple(name for table in self._tables for name in table["names"])
+        if len(set(names)) != len(names):
+            raise self._damage(len(self._parts) - 1, "table", "it contains a name twice")
+        return names
 
+    @cached_property
     def variables(self) -> dict[str, tuple[Any, ...]]:
-        """Return the values of every variable, one per sample."""
-        tables = [self._table(place)["variables"] for place in range(len(self._parts))]
+        """Sample metadata, with one value per sample in every column."""
         return {
-            name: tuple(value for table in tables for value in table[column])
+            name: tuple(value for table in self._tables for value in table["variables"][column])
             for column, name in enumerate(self.schema.variables)
         }
 
     def _table(self, place: int) -> dict[str, Any]:
-        """Return names and variables of a part; its checksum holds, but whoever made it may have meant harm."""
+        """Return names and variables of a part, or raise an error if they are invalid despite a right checksum."""
         n_rows, n_columns = self._starts[place + 1] - self._starts[place], len(self.schema.variables)
         try:
-            table: dict[str, Any] = json.loads(self._arrays(place)["table"].tobytes())
+            table: dict[str, Any] = json.loads(self.store.array(self._parts[place], "table").tobytes())
             names, columns = table["names"], table["variables"]
             fits = len(columns) == n_columns and all(len(column) == n_rows for column in (names, *columns))
             fits = fits and all(type(name) is str for name in names)
@@ -327,18 +347,21 @@ class Samples:
                 return table
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise self._damage(place, "table", "it holds something else than names and variables")
+        raise self._damage(place, "table", "it contains something other than names and sample metadata")
 
-    def counts(self) -> sp.csr_array:
-        """Return the cells of each sample at each node, ``(n_rows, n_nodes)``, CSR of float64."""
-        assert self.schema.n_nodes is not None
-        return sp.csr_array(sp.vstack([self._counts(place) for place in range(len(self._parts))], format="csr"))
+    def table(self) -> Table:
+        """Read all samples into memory, with counts of cells if the store keeps them."""
+        every = None
+        if self.schema.n_nodes is not None:
+            counts = [self._counts(place) for place in range(len(self._parts))]
+            every = sp.csr_array(sp.vstack(counts, format="csr"))
+        return Table(self.rows(), self.names, self.variables, every)
 
     def _counts(self, place: int) -> sp.csr_array:
-        """Return the cells of each sample of a part at each node, or raise if they are no counts."""
-        arrays, n_rows = self._arrays(place), self._starts[place + 1] - self._starts[place]
+        """Return the number of cells of each sample of a part at each node, or raise an error if they are invalid."""
+        n_rows, names = self._starts[place + 1] - self._starts[place], ("ends", "nodes", "cells")
+        ends, nodes, cells = (self.store.array(self._parts[place], f"count_{name}") for name in names)
         try:
-            ends, nodes, cells = (arrays[f"count_{name}"] for name in ("ends", "nodes", "cells"))
             starts = np.r_[0, ends]
             counts = sp.csr_array((cells.astype(np.float64), nodes, starts), shape=(n_rows, self.schema.n_nodes))
             counts.check_format(full_check=True)
@@ -346,68 +369,47 @@ class Samples:
                 return _check_counts(counts, n_rows)
         except (LookupError, ValueError, TypeError):
             pass
-        raise self._damage(place, "count_nodes", "it holds no counts of cells")
-
-    def _arrays(self, place: int) -> dict[str, npt.NDArray[Any]]:
-        return self.store.arrays(self._parts[place], but="rows")
+        raise self._damage(place, "count_nodes", "it does not contain cell counts")
 
     def _damage(self, place: int, array: str, reason: str) -> InvalidInputError:
         return self.store.damage(f"{self.store.manifest.parts[self._parts[place]]['folder']}/{array}", reason)
 
-    def _rows(self, place: int) -> Any:
-        """Return the rows of a part, which stay on the disk."""
-        rows = self.store.mapped(self._parts[place], "rows")
+    def _mapped(self, place: int) -> Any:
+        """Return the rows of a part as a memory map."""
+        rows = self.store.array(self._parts[place], "rows", mapped=True)
         shape = self._starts[place + 1] - self._starts[place], self.schema.n_features
         if rows.shape != shape or rows.dtype != np.dtype(self.schema.dtype):
-            raise self._damage(place, "rows", "its type or shape is another")
+            raise self._damage(place, "rows", "its type or shape is wrong")
         return rows
 
-    def blocks(self, memory: int = AT_ONCE, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
-        """Yield the rows from ``start`` on: number of the first, and ``(n_rows, n_features)``, of so many bytes."""
-        size = max(1, memory // (np.dtype(self.schema.dtype).itemsize * self.schema.n_features))
-        for place, (first, last) in enumerate(pairwise(self._starts)):
-            if last > start:
-                rows = self._rows(place)
-                for begin in range(max(start - first, 0), last - first, size):
-                    # Read, not mapped: pages of a mapped file count as memory of the process.
-                    shape = min(size, last - first - begin), self.schema.n_features
-                    offset = begin * rows.itemsize * shape[1]
-                    block = np.fromfile(rows.filename, rows.dtype, count=shape[0] * shape[1], offset=offset)
-                    yield first + begin, block.reshape(shape)
+    def blocks(self, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
+        """Yield the rows from ``start`` on, part by part: index of the first row, and rows ``(n_rows, n_features)``."""
+        for place, first in enumerate(self._starts[:-1]):
+            if self._starts[place + 1] > start:
+                rows, skipped = self._mapped(place), max(start - first, 0)
+                # Rows are read instead of mapped, because the pages of a mapped file count as memory of the process.
+                yield first + skipped, np.fromfile(rows.filename, rows.dtype).reshape(rows.shape)[skipped:]
+
+    def rows(self) -> FloatArray:
+        """Return all rows, ``(n_rows, n_features)``."""
+        every = np.empty((self.n_rows, self.schema.n_features), dtype=self.schema.dtype)
+        for first, block in self.blocks():
+            every[first : first + len(block)] = block
+        check_finite("the stored rows", every)
+        return every
 
     def take(self, rows: Int64) -> FloatArray:
-        """Return some rows, in the order asked for, ``(n_taken, n_features)``."""
+        """Return the rows at these indices, in this order, ``(n_taken, n_features)``."""
         result = np.empty((rows.size, self.schema.n_features), dtype=self.schema.dtype)
         part_of = np.searchsorted(self._starts, rows, side="right") - 1
         for place in np.unique(part_of).tolist():
             here = part_of == place
-            result[here] = self._rows(place)[rows[here] - self._starts[place]]
+            result[here] = self._mapped(place)[rows[here] - self._starts[place]]
         return result
 
     def lineage(self, n_rows: int) -> str:
-        """Return a fingerprint of the first rows: of all parts that hold them, whatever was appended since."""
-        total = hashlib.sha256(json.dumps([self.schema.n_features, self.schema.dtype]).encode())
-        for first, number in zip(self._starts, self._parts, strict=False):
-            if first < n_rows:
-                rows = f"{self.store.manifest.parts[number]['folder']}/rows/"
-                files = sorted(file for file in self.store.manifest.files.items() if file[0].startswith(rows))
-                total.update(json.dumps(files).encode())
-        return total.hexdigest()
-
-
-def parts_of(table: Table, schema: Schema) -> Iterator[Part]:
-    """Yield the parts of a store that hold a table, each of a size that fits into memory."""
-    table = table.fitted(schema)
-    size = max(1, PART_BYTES // (np.dtype(schema.dtype).itemsize * schema.n_features))
-    for first in range(0, len(table.names), size):
-        part = table.part(slice(first, first + size))
-        rows = np.ascontiguousarray(part.rows, dtype=schema.dtype)
-        check_finite(argument("rows") if first == 0 else f"rows from {first:,} on", rows)
-        columns = [part.variables[name] for name in schema.variables]
-        text = json.dumps({"names": part.names, "variables": columns}).encode()
-        arrays: dict[str, Any] = {"rows": rows, "table": np.frombuffer(text, dtype=np.uint8)}
-        if part.counts is not None:
-            arrays["count_ends"] = part.counts.indptr[1:].astype(np.int64)
-            arrays["count_nodes"] = part.counts.indices.astype(np.int64)
-            arrays["count_cells"] = part.counts.data.astype(np.int64)
-        yield Part({"n_rows": len(part.names)}, arrays)
+        """Return a fingerprint of all parts that hold the first ``n_rows`` rows; appended samples do not change it."""
+        first = [part for start, part in zip(self._starts, self._parts, strict=False) if start < n_rows]
+        folders = tuple(f"{self.store.manifest.parts[part]['folder']}/rows/" for part in first)
+        files = sorted(file for file in self.store.manifest.files.items() if file[0].startswith(folders))
+        return hashlib.sha256(json.dumps([self.schema.n_features, self.schema.dtype, files]).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Stores: a model, an atlas or an index as a folder in zarr's format, with the SHA-256 of every file in a manifest.
+"""Write and read folders of zarr arrays with the SHA-256 of every file in a manifest; models and atlases use them.
 
-The zarr package writes and reads the arrays, each one uncompressed chunk. What is new is written beside what is there;
-then a new manifest takes the place of the old one, in one step. So a reader sees all of a change or nothing of it, and
-a process that is killed loses what it was about to write, at most.
+The zarr package writes and reads the arrays, each as one uncompressed chunk. New parts are added to the folder, and
+then a new manifest replaces the old one in one step. So a reader sees a complete change or no change, and a killed
+process loses only the parts that it was writing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self, final
 
@@ -29,20 +30,23 @@ from heatmover._base.version import __version__
 from heatmover._base.words import counted, quoted, quoted_path
 from heatmover.errors import InvalidInputError, argument
 
-__all__ = ["DAMAGED", "Part", "Store", "explained", "sealed", "unsealed", "writing"]
-
 MANIFEST, LOCK = "manifest.json", ".lock"
-# What a manifest says first. Layouts before 4 had kinds of variables.
+# File that an index adds to its store, with a checksum of its own. The index computes this file again if it is missing
+# or damaged.
+CACHE = "search.npz"
+# Format and layout version in every manifest. Layouts before version 4 stored a kind for every variable.
 FORMAT, LAYOUT = "heatmover", 4
-DAMAGED = "it is damaged: take it from a copy, or make it anew"
-# The folder of a part; one that the manifest does not name was left by a writer that died.
+DAMAGED = "it is damaged: restore it from a copy, or create it again"
+# Folder of a part. A folder that the manifest does not list was left by a killed writer.
 FOLDER = re.compile(r"part[0-9]{6,12}")
-# Of an array in a part; what users call things is never part of a path.
+# Files that operating systems leave in folders, such as .DS_Store and .nfs0001, and that a killed zarr leaves.
+LEFT_BEHIND = re.compile(r"\.|(Thumbs\.db|desktop\.ini|.+\.[0-9a-f]{32}\.partial)$")
+# Path of an array in a part; names from users never occur in a path.
 PATH = re.compile(r"[a-z][a-z0-9_]{0,62}(/[a-z][a-z0-9_]{0,62}){0,8}")
 
 
 class Part(NamedTuple):
-    """What is written at once: plain values, which go into the manifest, and arrays by their path."""
+    """Content that is written together: plain values for the manifest, and arrays by path."""
 
     values: Mapping[str, Any]
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -51,22 +55,22 @@ class Part(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds at one generation.
+    """The content of a store at one generation.
 
     Attributes
     ----------
     kind, version
-        What is stored, such as ``"heatmover-model"``, and the version of that.
+        Kind of the content, such as ``"heatmover-model"``, and version of this kind.
     values
-        What holds for all parts, such as the variables of samples.
+        Values common to all parts, such as the names of sample metadata.
     parts
-        Folder, values and paths of the arrays of each part.
+        Folder, values and array paths of each part.
     files
-        Bytes and SHA-256 of each file, by its path in the store.
+        Size in bytes and SHA-256 of each file, by its path in the store.
     generation
-        How many times the store was written.
+        Number of times that the store was written.
     writer
-        The version of heatmover that wrote it last.
+        Version of heatmover that wrote the store last.
     """
 
     kind: str
@@ -78,32 +82,32 @@ class Manifest:
     writer: str = __version__
 
     def check(self) -> Self:
-        """Return it, or raise ValueError: a checksum does not tell who made it."""
+        """Return the manifest, or raise ValueError if it is invalid, because a checksum does not prove who wrote it."""
         plain = (self.kind, str), (self.version, int), (self.values, dict), (self.parts, list), (self.files, dict)
         if not all(isinstance(value, kind) for value, kind in (*plain, (self.generation, int), (self.writer, str))):
-            raise ValueError("an entry is of another type")
+            raise ValueError("an entry has the wrong type")
         for part in self.parts:
             if set(part) != {"folder", "values", "arrays"} or not FOLDER.fullmatch(part["folder"]):
-                raise ValueError("a part has other entries")
+                raise ValueError("a part has unexpected entries")
             if not all(PATH.fullmatch(path) for path in part["arrays"]):
-                raise ValueError("an array has a path that none has")
+                raise ValueError("an array has an invalid path")
         for path, (size, checksum) in self.files.items():
             if ".." in path or path.startswith("/") or type(size) is not int or not isinstance(checksum, str):
-                raise ValueError("a file has a path, a size or a checksum that none has")
+                raise ValueError("a file has an invalid path, size or checksum")
         return self
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Store:
-    """A folder at one generation; `create` or `open` makes one. What is written later is in another one.
+    """A folder of arrays at one generation, from `create` or `open`; `append` returns a later generation.
 
     Attributes
     ----------
     folder
-        Where it is.
+        Path of the store.
     manifest
-        What it holds.
+        Description of the content.
 
     Examples
     --------
@@ -111,13 +115,13 @@ class Store:
     >>> place = Path(tempfile.mkdtemp()) / "numbers.store"
     >>> first = Store.create(place, "lengths", 1, [Part({"unit": "mm"}, {"lengths": np.arange(3.0)})])
     >>> second = first.append([Part({"unit": "m"}, {"lengths": np.ones(2)})])
-    >>> [(part["values"]["unit"], second.arrays(n)["lengths"].size) for n, part in enumerate(second.manifest.parts)]
+    >>> [(part["values"]["unit"], second.array(n, "lengths").size) for n, part in enumerate(second.manifest.parts)]
     [('mm', 3), ('m', 2)]
     """
 
     folder: Path
     manifest: Manifest
-    # Files that were compared with their checksum, by this generation or an earlier one.
+    # Files already compared with their checksums, in this generation or an earlier generation.
     checked: set[str] = field(default_factory=set)
 
     @classmethod
@@ -131,20 +135,20 @@ class Store:
         values: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> Store:
-        """Write a store; it is there completely or not at all.
+        """Write a store, completely or not at all.
 
         Parameters
         ----------
         path
-            Of the folder that is to be made.
+            Path of the new folder.
         kind, version
-            What is stored; `open` asks for both.
+            Kind and version of the content, which `open` checks.
         parts
-            What to write.
+            Content of the store.
         values
-            What holds for all parts.
+            Values common to all parts.
         overwrite
-            Replace a store that is there; nothing else is ever replaced.
+            If True, an existing store is replaced. A file or folder that is not a store is never replaced.
         """
         place = check_place(path, "a store")
         if not place.name:
@@ -152,11 +156,18 @@ class Store:
         manifest = Manifest(kind, version, dict(values or {}))
         with explained(place):
             if os.path.lexists(place):
-                _check_replaceable(place, overwrite)
+                where = quoted_path(str(place))
+                if not overwrite:
+                    advice = f"{argument('overwrite', True)} replaces it"
+                    raise InvalidInputError(f"an unused path, {where}", "an existing file or folder", advice)
+                if place.is_symlink() or not _is_store(place):
+                    raise InvalidInputError(
+                        f"a heatmover store to overwrite at {where}", "something else", "choose another path"
+                    )
                 with writing(place):
                     return cls.open(place)._write(manifest, parts)
             place.parent.mkdir(parents=True, exist_ok=True)
-            # In the same folder: only there is a rename one indivisible step.
+            # Use the same folder, because a rename is a single step only within one file system.
             aside = place.with_name(f".heatmover-{uuid.uuid4().hex}.tmp")
             try:
                 aside.mkdir()
@@ -169,14 +180,14 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], kinds: Mapping[str, int] | None = None) -> Store:
-        """Open the latest generation, of which the manifest alone is read.
+        """Open the latest generation of a store; this reads only the manifest.
 
         Parameters
         ----------
         path
-            Of the folder.
+            Path of the folder.
         kinds
-            What can be read, and the newest version of each. None: whatever it is.
+            Kinds of content that the caller can read, and the newest readable version of each; None for any kind.
         """
         place = check_place(path, "a store")
         manifest = _read_manifest(place)
@@ -192,34 +203,36 @@ class Store:
         return cls(place, manifest)
 
     def refresh(self) -> Store:
-        """Return the latest generation, or itself if that is it."""
+        """Return the store at its latest generation, which may be this generation."""
         latest, mine = _read_manifest(self.folder), self.manifest
         if latest == mine:
             return self
         if (latest.kind, latest.values, latest.parts[: len(mine.parts)]) != (mine.kind, mine.values, mine.parts):
             raise InvalidInputError(
-                f"what was appended to {quoted_path(str(self.folder))}",
-                "another store in its place",
-                "open that one by its path",
+                f"a later generation of the store at {quoted_path(str(self.folder))}",
+                "a different store",
+                "open it as a new store",
             )
         return Store(self.folder, latest, self.checked)
 
     def append(self, parts: Iterable[Part]) -> Store:
-        """Write further parts, and return the generation that has them; one that changed since is an error.
+        """Write further parts and return the next generation, or raise an error if another writer changed the store.
 
-        Whoever calls it holds the store by `writing`.
+        The caller must hold the lock of `writing`.
         """
         with explained(self.folder):
-            # Where there are no locks, another writer may have been here.
+            # Without file locks, another writer may have appended.
             if _read_manifest(self.folder).generation != self.manifest.generation:
-                raise InvalidInputError("one writer at a time", "that another has appended meanwhile", "try again")
+                raise InvalidInputError(
+                    "one writer at a time", "that another process has appended to the store", "try again"
+                )
             return self._write(self.manifest, parts)
 
     def _write(self, before: Manifest, parts: Iterable[Part]) -> Store:
-        """Write parts beside those that are there, then the manifest of ``before`` with them."""
+        """Write new parts to the folder, then a manifest that adds them to the parts of ``before``."""
         self._clear()
         taken = [int(part["folder"].removeprefix("part")) for part in self.manifest.parts]
-        described, files = [*before.parts], {**before.files, **_write_root(self.folder)}
+        described, files = [*before.parts], dict(before.files)
         try:
             for number, part in enumerate(parts, start=max(taken, default=0) + 1):
                 name = f"part{number:06d}"
@@ -237,113 +250,89 @@ class Store:
         return store
 
     def _clear(self) -> None:
-        """Remove what is no part: of a writer that did not finish, or of a store that was replaced."""
+        """Remove folders that the manifest does not list: leftovers of a killed writer or of a replaced store."""
         known = {part["folder"] for part in self.manifest.parts}
         for entry in self.folder.iterdir():
             if FOLDER.fullmatch(entry.name) and entry.name not in known and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def arrays(self, number: int, *, but: str | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of a part by their path, all compared with their checksums, all but one if asked."""
-        part = self.manifest.parts[number]
-        paths = [path for path in part["arrays"] if path != but]
-        try:
-            return {path: np.array(self._array(f"{part['folder']}/{path}")) for path in paths}
-        # Files with the right checksums that are no arrays were made by somebody else.
-        except (ValueError, TypeError, LookupError, RuntimeError, OSError, MemoryError) as error:
-            if isinstance(error, InvalidInputError):
-                raise
-            raise self.damage(part["folder"], str(error).splitlines()[0][:100] if str(error) else "no array") from error
-
-    def mapped(self, number: int, path: str) -> npt.NDArray[Any]:
-        """Return an array that stays on the disk, compared with its checksum when it is first asked for."""
-        place = f"{self.manifest.parts[number]['folder']}/{path}"
-        array = self._array(place)
-        chunk = self.folder / place / "c" / "/".join("0" * array.ndim)
-        mapped: npt.NDArray[Any] = np.memmap(chunk, array.dtype, "r", shape=array.shape)
-        return mapped
-
-    def _array(self, place: str) -> Any:
-        """Return an array of zarr whose files were checked: one plain chunk, which asks for no more than it has."""
+    def array(self, number: int, path: str, *, mapped: bool = False) -> npt.NDArray[Any]:
+        """Return an array of a part, or its memory map; the files are checked before zarr opens them."""
         import zarr
 
+        place = f"{self.manifest.parts[number]['folder']}/{path}"
         sizes = self.check(f"{place}/")
-        array = zarr.open_array(self.folder / place, mode="r", zarr_format=3)
-        if sum(sizes.values()) - sizes.get(f"{place}/zarr.json", 0) != array.nbytes or array.compressors:
-            raise self.damage(place, "it is not one plain chunk of its size")
-        return array
+        try:
+            array = zarr.open_array(self.folder / place, mode="r", zarr_format=3)
+            # A forged size must not make zarr allocate more memory than the size of the file.
+            if sum(sizes.values()) - sizes.get(f"{place}/zarr.json", 0) != array.nbytes or array.compressors:
+                raise ValueError("it is not a single uncompressed chunk of the expected size")
+            if mapped:
+                chunk = self.folder / place / "c" / "/".join("0" * array.ndim)
+                return np.memmap(chunk, array.dtype, "r", shape=array.shape)
+            return np.array(array)
+        # Files that have the right checksums but are not arrays were written by another program.
+        except (ValueError, TypeError, LookupError, RuntimeError, OSError, MemoryError) as error:
+            raise self.damage(place, str(error).splitlines()[0][:100] if str(error) else "no array") from error
 
     def check(self, below: str = "") -> dict[str, int]:
-        """Compare files with their checksums, those whose paths begin so, and return their bytes, or raise."""
+        """Compare the files below a path with their checksums; return their sizes in bytes, or raise an error."""
         sizes = {}
         for name, (size, checksum) in self.manifest.files.items():
-            if name.startswith(below):
-                sizes[name] = size
-                if name not in self.checked:
-                    self._check_file(name, size, checksum)
-                    self.checked.add(name)
+            if not name.startswith(below):
+                continue
+            sizes[name] = size
+            if name in self.checked:
+                continue
+            try:
+                about = (self.folder / name).lstat()
+                if not stat.S_ISREG(about.st_mode):
+                    raise self.damage(name, "it is not a regular file")
+                if about.st_size != size:
+                    raise self.damage(name, f"{about.st_size:,} bytes where {size:,} were written")
+                if _digest(self.folder / name) != checksum:
+                    raise self.damage(name, "its SHA-256 differs from the manifest")
+            except OSError as error:
+                raise self.damage(name, error.strerror or str(error)) from error
+            self.checked.add(name)
+        inside = [(self.folder / part["folder"]).rglob("*") for part in self.manifest.parts]
+        for path in sorted(chain(self.folder.iterdir(), *inside)) if not below else ():
+            name = path.relative_to(self.folder).as_posix()
+            if not (path.is_dir() or name in sizes or name in (MANIFEST, CACHE) or LEFT_BEHIND.match(path.name)):
+                raise self.damage(name, "the manifest does not name it")
         return sizes
 
     def verify(self) -> dict[str, int]:
-        """Compare every file with its checksum, whatever was compared before, and return their bytes, or raise."""
+        """Compare every file with its checksum again; return the sizes in bytes, or raise an error."""
         self.checked.clear()
         return self.check()
 
-    def _check_file(self, name: str, size: int, checksum: str) -> None:
-        path = self.folder / name
-        try:
-            about = path.lstat()
-            if not stat.S_ISREG(about.st_mode):
-                raise self.damage(name, "it is no plain file")
-            if about.st_size != size:
-                raise self.damage(name, f"{about.st_size:,} bytes where {size:,} were written")
-            if _digest(path) != checksum:
-                raise self.damage(name, "its SHA-256 is another than the manifest's")
-        except OSError as error:
-            raise self.damage(name, error.strerror or str(error)) from error
-
     def damage(self, name: str, reason: str) -> InvalidInputError:
-        """Return the error that says what of the store cannot be used, and why."""
+        """Return the error that names the damaged file and the reason."""
         damaged = f"that {quoted(name)} cannot be used ({reason})"
         return InvalidInputError(f"the store {quoted_path(str(self.folder))} as it was written", damaged, DAMAGED)
 
 
-def _check_replaceable(place: Path, overwrite: bool) -> None:
-    where = quoted_path(str(place))
-    if not overwrite:
-        raise InvalidInputError(
-            f"a path where nothing is, {where}", "that something is there", f"{argument('overwrite', True)} replaces it"
-        )
+def _is_store(place: Path) -> bool:
     try:
-        ours = not place.is_symlink() and bool(_read_manifest(place))
+        return bool(_read_manifest(place))
     except InvalidInputError:
-        ours = False
-    if not ours:
-        raise InvalidInputError(
-            f"a store of heatmover to overwrite at {where}", "something else", "choose another path"
-        )
+        return False
 
 
 # Files.
 
 
-def _write_root(folder: Path) -> dict[str, list[Any]]:
-    """Make the folder a group of zarr, if it is none, and return bytes and checksum of what says so."""
-    import zarr
-
-    zarr.open_group(folder, mode="a", zarr_format=3)
-    return _inventory(folder, [folder / "zarr.json"])
-
-
 def _write_part(folder: Path, name: str, part: Part) -> dict[str, list[Any]]:
-    """Write the arrays of a part onto the disk, and return bytes and checksum of each file."""
+    """Write the arrays of a part, sync them, and return size and checksum of each file."""
     import zarr
 
-    group = zarr.open_group(folder / name, mode="w-", zarr_format=3)
+    root = zarr.open_group(folder, mode="a", zarr_format=3)
+    group = root.create_group(name)
     for path, array in part.arrays.items():
         if not PATH.fullmatch(path) or array.dtype.kind not in "biuf" or array.ndim == 0:
             raise InvalidInputError(
-                "arrays of truths or numbers, with names of lower-case letters, digits and underscores",
+                "arrays of booleans or numbers, with names of lower-case letters, digits and underscores",
                 f"{quoted(path)}: {array.dtype}, {counted(array.ndim, 'dimension')}",
             )
         group.create_array(
@@ -353,18 +342,11 @@ def _write_part(folder: Path, name: str, part: Part) -> dict[str, list[Any]]:
             compressors=None,
             config={"write_empty_chunks": True},
         )
-    for place, _, _ in os.walk(folder / name, topdown=False):
-        sync(Path(place))
-    sync(folder)
-    return _inventory(folder, sorted(path for path in (folder / name).rglob("*") if path.is_file()))
-
-
-def _inventory(folder: Path, paths: Iterable[Path]) -> dict[str, list[Any]]:
-    """Bring files onto the disk, and return bytes and checksum of each."""
     files = {}
-    for path in paths:
-        sync(path)
-        files[path.relative_to(folder).as_posix()] = [path.stat().st_size, _digest(path)]
+    for place in [*sorted((folder / name).rglob("*")), folder / name, folder / "zarr.json", folder]:
+        sync(place)
+        if place.is_file():
+            files[place.relative_to(folder).as_posix()] = [place.stat().st_size, _digest(place)]
     return files
 
 
@@ -377,67 +359,68 @@ def _digest(path: Path) -> str:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Return a document with its own checksum: that of the canonical JSON of its content."""
-    text = _canonical(content)
+    """Return a document in canonical JSON with the checksum of its content."""
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError("values that JSON can hold", str(error)) from error
     return b'{"content":' + text + b',"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """Return the content of a sealed document; ValueError if it is not as it was written."""
+    """Return the content of a document that `sealed` made, or raise ValueError if it has changed."""
     try:
         document = json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     content = document.get("content") if isinstance(document, dict) else None
     if not isinstance(content, dict) or sealed(content) != data:
-        raise ValueError("its SHA-256 does not fit its content")
+        raise ValueError("its SHA-256 does not match its content")
     return content
-
-
-def _canonical(content: object) -> bytes:
-    """Return the one spelling of a value as JSON: sorted, without spaces, ASCII, no NaN."""
-    try:
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError("values that JSON can hold", str(error)) from error
 
 
 def _read_manifest(folder: Path) -> Manifest:
     path, where = folder / MANIFEST, quoted_path(str(folder))
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise OSError(errno.EINVAL, "it is no plain file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         older = (folder / "zarr.json").is_file()
         there = "nothing there" if not folder.exists() else "a file" if folder.is_file() else f"no {MANIFEST} in it"
-        advice = "one that an older heatmover wrote is made anew" if older else "give the folder that was saved"
-        raise InvalidInputError(f"a store of heatmover, which is a folder, at {where}", there, advice) from None
+        advice = "a store from an older heatmover must be created again" if older else "give the folder that was saved"
+        raise InvalidInputError(f"a heatmover store, which is a folder, at {where}", there, advice) from None
     except OSError as error:
         raise InvalidInputError(f"a store that can be read at {where}", error.strerror or str(error)) from error
     try:
         content = unsealed(data)
         if content.pop("format", None) != FORMAT:
-            raise ValueError("it is of another program, or of an older heatmover")
-        if content.pop("layout", None) != LAYOUT:
-            raise ValueError(f"it has another layout than {LAYOUT}, of another heatmover")
-        return Manifest(**content).check()
+            raise ValueError("another program wrote it")
+        if (layout := content.pop("layout", None)) == LAYOUT:
+            return Manifest(**content).check()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error).splitlines()[0][:100] if str(error) else "not JSON"
         raise InvalidInputError(
-            f"a manifest of heatmover at {where}", f"one that cannot be used ({reason})", DAMAGED
+            f"a heatmover manifest at {where}", f"one that cannot be used ({reason})", DAMAGED
         ) from error
+    raise InvalidInputError(
+        f"a store of layout {LAYOUT} at {where}",
+        f"layout {layout}, written by another version of heatmover",
+        f"save or build the store again with heatmover {__version__}",
+    )
 
 
 # One writer at a time.
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Be the only writer of a folder, or raise at once if there is another.
+def writing(folder: Path, expected: str = "one writer at a time") -> Iterator[None]:
+    """Hold the lock of a folder, or raise an error at once if another process is writing to it.
 
-    The system lets go of the lock when its process ends, however it ends: a killed writer stops nobody. On file systems
-    that know no locks nothing is held; writers there notice each other by the generation of the manifest.
+    ``expected`` is the first half of the error message.
+
+    The system releases the lock when the process that holds it ends, so a killed writer blocks no one. On file systems
+    without locks, writers detect each other by the generation of the manifest.
 
     Examples
     --------
@@ -447,15 +430,15 @@ def writing(folder: Path) -> Iterator[None]:
     ...     pass
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected one writer at a time, found that another is writing to ...
+    heatmover.errors.InvalidInputError: Expected one writer at a time, found that another process is writing to ...
     """
     with explained(folder):
         descriptor = lock_file(folder / LOCK)
     try:
         if try_lock(descriptor) is False:
             raise InvalidInputError(
-                "one writer at a time",
-                f"that another is writing to {quoted_path(str(folder))}",
+                expected,
+                f"that another process is writing to {quoted_path(str(folder))}",
                 "wait until it has finished, and try again",
             )
         yield
@@ -464,15 +447,17 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path, again: str = "try again: what was written before is kept") -> Iterator[None]:
-    """Say in one sentence why something could not be written: no space, no permission, no such folder."""
+def explained(path: Path, again: str = "try again: everything written before is kept") -> Iterator[None]:
+    """Convert an OSError to an error that explains in one sentence why a path could not be written."""
     try:
         yield
     except OSError as error:
         place, reason = quoted_path(str(path)), error.strerror or str(error)
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise InvalidInputError(f"space to write to {place}", reason, f"free some and {again}") from error
+            raise InvalidInputError(
+                f"disk space to write to {place}", reason, f"free some space and {again}"
+            ) from error
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-            advice = "choose a folder of your own, or ask for permission"
-            raise InvalidInputError(f"{place} to be a folder that can be written", reason, advice) from error
+            advice = "choose another folder, or ask for permission"
+            raise InvalidInputError(f"permission to write to {place}", reason, advice) from error
         raise InvalidInputError(f"to write to {place}", reason, "choose another path") from error

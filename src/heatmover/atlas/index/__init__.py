@@ -1,4 +1,4 @@
-"""Search among stored measures: the nearest, exactly or approximately, in memory or on disk."""
+"""Find the stored measures nearest to a query, exactly or approximately, in memory or on disk; for users."""
 
 from heatmover.atlas.index.index import MeasureIndex, Nearest, Within, exact_emd
 

@@ -1,4 +1,4 @@
-"""`MeasureIndex`: the nearest of many stored measures, and their order by a dearer distance."""
+"""Define `MeasureIndex`, with which users store measures in memory or in a folder and find nearest neighbors."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from sklearn.utils.validation import check_is_fitted
 
 from heatmover._base.files import check_place
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.storage import Samples, Schema, Store, Table, parts_of
+from heatmover._base.storage import Samples, Store, Table
 from heatmover._base.types import Float64, FloatArray, Int64
 from heatmover._base.validation import (
+    check_at_most,
     check_finite,
     check_integer,
     check_matrix,
@@ -32,22 +31,21 @@ from heatmover._base.validation import (
     check_random_state,
     check_threads,
 )
-from heatmover._base.words import counted, distinct, find, listed, quoted
+from heatmover._base.words import counted, distinct, find_all, quoted
 from heatmover.atlas.index.search import RECALL, CandidateGraph, Rows, read_cache, recall, write_cache
-from heatmover.embedding.estimator import DiffusionEMD
+from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures, check_measures, names_of
-from heatmover.transport.exact import GroundCosts, exact_pairs
-
-__all__ = ["MeasureIndex", "Nearest", "Within", "exact_emd", "fingerprint"]
+from heatmover.transport.exact import GroundCosts, check_costs, exact_pairs
 
 INDEX_SCHEMA, INDEX_VERSION = "heatmover-index", 1
-# An atlas is an index too, of its reference samples.
+# The folder of an atlas can be opened as an index of its reference samples.
 OTHERS = {"heatmover-atlas": 3}
 METHODS = ("auto", "exact", "approximate")
-# From so many rows and values on, "auto" builds a graph. Below, the exact search takes some 10 ms per query or less.
+# Smallest number of rows and of values for which "auto" builds a graph. With fewer, an exact search takes about 10 ms
+# per query.
 APPROXIMATE_ROWS, APPROXIMATE_VALUES = 10_000, 2**25
-# Rows that the cache on disk may lack, as a share: it is written again when it lacks more.
+# The graph on disk is written again when the new rows exceed this share of the rows that it contains.
 LACKING = 0.1
 NO_MODEL = "open the index with model=, or pass rows of the embedding"
 
@@ -55,19 +53,20 @@ NO_MODEL = "open the index with model=, or pass rows of the embedding"
 @final
 @dataclass(frozen=True, eq=False)
 class Nearest(ReadOnlyArrays):
-    """The nearest stored samples of some queries.
+    """The stored samples nearest to each query.
 
     Attributes
     ----------
     distances
-        ``(n_queries, k)``, ascending in each row.
+        ``(n_queries, k)``: distances to the nearest samples, ascending in each row.
     rows
-        ``(n_queries, k)``: which rows of the index. Of equal distances the smaller row comes first.
+        ``(n_queries, k)``: row numbers of the nearest samples in the index. Among equal distances, the smaller row
+        number comes first.
     names
-        Their names, per query.
+        Names of the nearest samples of each query.
     exact
-        Whether all samples were considered. Else some of the nearest may be missing; the distances that are there are
-        exact even then.
+        Whether each query was compared with all samples. If not, some of the nearest samples may be missing, but all
+        returned distances are exact.
 
     Examples
     --------
@@ -89,12 +88,12 @@ class Nearest(ReadOnlyArrays):
 @final
 @dataclass(frozen=True, eq=False)
 class Within:
-    """All stored samples within a radius of some queries.
+    """All stored samples whose distance from each query is at most a given radius.
 
     Attributes
     ----------
     distances, rows, names
-        Per query: distances ``(n_found,)``, ascending, rows of the index, and names.
+        For each query: distances of these samples, ascending; row numbers in the index; and names.
 
     Examples
     --------
@@ -112,28 +111,28 @@ class Within:
         return len(self.rows)
 
 
-# The distances of a query, by its number, to some rows of the index.
+# A function that takes the number of a query and row numbers of the index, and returns the distances between them.
 Distance: TypeAlias = Callable[[int, Int64], npt.ArrayLike]
 
 
 def exact_emd(
     measures: Any, queries: Any, costs: GroundCosts | npt.ArrayLike, *, n_jobs: int | None = None
 ) -> Distance:
-    """Return the exact Earth Mover's Distance from queries to rows of an index, for `MeasureIndex.rerank`.
+    """Return a function that computes exact Earth Mover's Distances from queries to index rows, for `rerank`.
 
-    Needs the extra ``exact``.
+    It needs the extra ``exact``.
 
     Parameters
     ----------
     measures
-        ``(n_rows, n_points)``: the measure of every row of the index, in its order.
+        ``(n_rows, n_points)``: the measures in the index, in the order of its rows.
     queries
-        ``(n_queries, n_points)``: the measures that were searched for, in the order of the search.
+        ``(n_queries, n_points)``: the query measures, in the order in which they were passed to the search.
     costs
-        Of moving mass between points: an array ``(n_points, n_points)``, or a function that takes two arrays of points
-        and returns the costs ``(n_sources, n_targets)`` between them.
+        Costs of moving mass between points: an array ``(n_points, n_points)``, or a function that takes two arrays of
+        point numbers and returns the costs ``(n_sources, n_targets)`` between them.
     n_jobs
-        Threads; every core for None.
+        Number of threads; None for all cores.
 
     Examples
     --------
@@ -143,112 +142,58 @@ def exact_emd(
     >>> distance(0, np.array([3, 1]))
     array([3., 1.])
     """
-    stored, asked = (sp.csr_array(check_measures(rows)) for rows in (measures, queries))
-    if stored.shape[1] != asked.shape[1]:
+    stored, searched = (sp.csr_array(check_measures(rows)) for rows in (measures, queries))
+    if stored.shape[1] != searched.shape[1]:
         raise InvalidInputError(
-            f"queries on the {counted(stored.shape[1], 'point')} of the measures", f"rows of width {asked.shape[1]:,}"
+            f"queries on the {counted(stored.shape[1], 'point')} of the stored measures",
+            f"queries on {counted(searched.shape[1], 'point')}",
         )
-    ground = costs if callable(costs) else _looked_up(costs, stored.shape[1])
+    shape = stored.shape[1], stored.shape[1]
+    ground = costs if callable(costs) else _between(check_costs("costs", costs, shape, "give the cost of every pair"))
     n_threads = check_threads(n_jobs)
 
     def distance(query: int, rows: Int64) -> Float64:
         if rows.size and rows.max() >= stored.shape[0]:
             raise InvalidInputError(
-                "the measure of every row of the index", f"{counted(stored.shape[0], 'measure')} and row {rows.max():,}"
+                "one measure for every row of the index",
+                f"{counted(stored.shape[0], 'measure')}, none for row {rows.max():,}",
             )
-        both = sp.csr_array(sp.vstack([asked[[query]], stored[rows]]))
+        both = sp.csr_array(sp.vstack([searched[[query]], stored[rows]]))
         both.sort_indices()
         return exact_pairs(both, [(0, 1 + place) for place in range(rows.size)], ground, n_threads=n_threads)
 
     return distance
 
 
-def _looked_up(costs: npt.ArrayLike, n_points: int) -> GroundCosts:
-    matrix = np.asarray(costs, dtype=np.float64)
-    if matrix.shape != (n_points, n_points):
-        raise InvalidInputError(f"costs ({n_points}, {n_points}) between all points", f"shape {matrix.shape}")
-    if not np.isfinite(matrix).all() or matrix.min() < 0:
-        raise InvalidInputError("finite, non-negative costs", "some that are not")
+def _between(matrix: Float64) -> GroundCosts:
     return lambda sources, targets: np.ascontiguousarray(matrix[np.ix_(sources, targets)])
 
 
-def _reranked(listed: Nearest, distance: Distance, k: int) -> Nearest:
-    """Return the k nearest of a candidate list by another distance."""
-    distances, rows, names = [], [], []
-    for query, candidates in enumerate(listed.rows):
-        values = _values(distance, query, candidates)
-        order = np.lexsort((candidates, values))[:k]
-        distances.append(values[order])
-        rows.append(candidates[order])
-        names.append(tuple(listed.names[query][place] for place in order))
-    return Nearest(np.array(distances), np.array(rows), tuple(names), exact=False)
-
-
-def _values(distance: Distance, query: int, candidates: Int64) -> Float64:
-    values = np.asarray(distance(query, candidates), dtype=np.float64)
-    if values.shape != candidates.shape:
-        raise InvalidInputError(counted(candidates.size, "distance"), f"an array of shape {values.shape}")
-    if np.isnan(values).any():
-        raise InvalidInputError("distances without NaN", f"{int(np.isnan(values).sum())} of query {query}")
-    return values
-
-
-@final
-class _Memory:
-    """Names and variables of an index that is not on disk; the face of `Samples` that searches need."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema, self.names = schema, list[str]()
-        self._row_of: dict[str, int] = {}
-        self._columns: list[Mapping[str, Any]] = []
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.names)
-
-    def append(self, table: Table) -> None:
-        check_finite("embedding", table.rows)
-        taken = [name for name in table.names if name in self._row_of]
-        if taken:
-            raise InvalidInputError(
-                "names that are not taken", f"{listed(taken)} in the index already", "give every sample a new name"
-            )
-        self._row_of.update(zip(table.names, range(self.n_rows, self.n_rows + len(table.names)), strict=True))
-        self._columns.append(table.variables)
-        self.names.extend(table.names)
-
-    def row(self, name: str) -> int:
-        return self._row_of[name if name in self._row_of else find(name, self.names, "the name of a stored sample")]
-
-    def variables(self) -> dict[str, tuple[Any, ...]]:
-        return {name: tuple(chain(*(part[name] for part in self._columns))) for name in self.schema.variables}
-
-
 def _column(values: tuple[Any, ...]) -> npt.NDArray[Any]:
-    """Return numbers as float64, with NaN where one is missing, and any other values as they are."""
-    known = [value for value in values if value is not None]
-    # A whole number that float64 cannot hold would come back as another one.
-    numbers = all(type(value) is float or (type(value) is int and float(value) == value) for value in known)
-    return np.array(values, dtype=np.float64 if known and numbers else object)
+    """Return numbers as float64, with NaN for missing values, and other values as objects."""
+    present = [value for value in values if value is not None]
+    # Integers that float64 cannot represent exactly stay objects, because conversion would change them.
+    numbers = all(type(value) is float or (type(value) is int and float(value) == value) for value in present)
+    return np.array(values, dtype=np.float64 if present and numbers else object)
 
 
 @final
 class MeasureIndex:
-    """Stored measures among which the nearest are found, under the L1 distance of their embedding.
+    """Stored measures, among which nearest neighbors are found by the L1 distance of the embedding.
 
-    `from_embedding` or `from_measures` makes one, in memory or in a folder; `open` opens a folder. What is in a folder
-    is safe: an addition is there completely or not at all, whenever its process ends, and one process writes at a time.
+    `from_embedding` or `from_measures` creates an index, in memory or in a folder; `open` opens a folder. Samples are
+    added to a folder completely or not at all, even if the process is killed. One process can write at a time.
 
     Attributes
     ----------
     n_rows, n_features
-        How many samples, and the width of their rows.
+        Number of samples, and number of features of the embedding.
     names
-        Of the samples, in order.
+        Names of the samples, in the order of the rows.
     model
-        The fitted model that embeds queries, or None.
+        Fitted model that embeds queries, or None.
     path
-        The folder, or None.
+        Folder of the index, or None for an index in memory.
 
     Examples
     --------
@@ -260,7 +205,7 @@ class MeasureIndex:
     >>> index
     MeasureIndex(40 samples x ... features, in memory)
 
-    The nearest of a stored sample, and of a measure:
+    Search for the neighbors of a stored sample, and of new measures:
 
     >>> index.nearest("3", k=2).names
     (('2', '20'),)
@@ -269,10 +214,12 @@ class MeasureIndex:
     (('3',), 0.0, True)
     """
 
-    def __init__(self, store: Samples | _Memory, rows: Rows | None, *, model: DiffusionEMD | None, memory: int) -> None:
-        self._store, self._rows, self.model, self._memory = store, rows, model, memory
+    def __init__(self, store: Samples | Table, *, model: DiffusionEMD | None, memory: int) -> None:
+        self._store, self.model, self._memory = store, model, memory
+        self._schema = store.schema() if isinstance(store, Table) else store.schema
+        self._rows: Rows | None = None
         self._graph: CandidateGraph | None = None
-        # A graph must not grow while it is searched.
+        # Searches and extensions of the graph exclude each other.
         self._lock = threading.RLock()
 
     @classmethod
@@ -286,23 +233,25 @@ class MeasureIndex:
         path: str | os.PathLike[str] | None = None,
         memory: int | float | str = "4 GiB",
     ) -> MeasureIndex:
-        """Make an index of the rows of an embedding.
+        """Create an index of the rows of an embedding.
 
         Parameters
         ----------
         embedding
-            ``(n_samples, n_features)``; float32 and float64 are kept, everything else becomes float64.
+            ``(n_samples, n_features)``: stored as float32 or float64 if given as such; all other types are converted to
+            float64.
         names
-            One per sample, distinct. None: ``"0"``, ``"1"``, ...
+            Distinct names of the samples. None: ``"0"``, ``"1"``, ...
         variables
-            Metadata of the samples, numbers or text, as in `heatmover.build_atlas`; None and NaN are missing.
+            Metadata of the samples, numbers or text, as in `heatmover.build_atlas`; None and NaN are missing values.
         model
-            The fitted model that made the rows: queries may then be measures, and its fingerprint is kept.
+            Fitted model that computed the rows, so that queries may be measures. The index stores a fingerprint of the
+            model.
         path
-            A new folder to keep the index in. None: in memory.
+            New folder in which the index is stored. None: in memory.
         memory
-            Up to so many bytes, or ``"4 GiB"``, rows of a folder are held in memory; more are read from the disk at
-            every search.
+            Memory limit, in bytes or as text such as ``"4 GiB"``. The rows of a folder are kept in memory if they fit;
+            otherwise every search reads them from disk.
 
         Returns
         -------
@@ -317,22 +266,16 @@ class MeasureIndex:
         """
         limit = check_memory(memory)
         rows = check_matrix("embedding", embedding, finite=False)
-        rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float64)
         given = [str(row) for row in range(len(rows))] if names is None else names
         table = Table.checked(rows, given, variables)
         made_by = None if model is None else fingerprint(model)
         if model is not None:
             _check_width(rows.shape[1], model)
-        schema = Schema(
-            rows.shape[1], "float32" if rows.dtype == np.float32 else "float64", tuple(table.variables), made_by
-        )
         if path is None:
-            held = _Memory(schema)
-            held.append(table)
-            return cls(held, Rows(len(rows), np.array(rows, order="C"), None), model=model, memory=limit)
-        parts, values = parts_of(table, schema), {"samples": schema.values()}
-        store = Store.create(check_place(path, "an index"), INDEX_SCHEMA, INDEX_VERSION, parts, values=values)
-        return cls(Samples(store), None, model=model, memory=limit)
+            return cls(replace(table, rows=np.array(rows, order="C")), model=model, memory=limit)
+        place, schema = check_place(path, "an index"), table.schema(made_by)
+        store = Store.create(place, INDEX_SCHEMA, INDEX_VERSION, table.parts(schema), values=schema.values())
+        return cls(Samples(store), model=model, memory=limit)
 
     @classmethod
     def from_measures(
@@ -345,16 +288,16 @@ class MeasureIndex:
         path: str | os.PathLike[str] | None = None,
         memory: int | float | str = "4 GiB",
     ) -> MeasureIndex:
-        """Embed measures with a fitted model and make an index of them.
+        """Embed measures with a fitted model and create an index of them.
 
         Parameters
         ----------
         model
-            Fitted.
+            Fitted model.
         measures
-            ``(n_samples, n_points)``, as `DiffusionEMD.transform` takes them.
+            ``(n_samples, n_points)``, as in `DiffusionEMD.transform`.
         names
-            None: the measures' own.
+            Names of the samples. None: the names of the measures.
         variables, path, memory
             As in `from_embedding`.
 
@@ -368,27 +311,23 @@ class MeasureIndex:
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        model: DiffusionEMD | None = None,
-        memory: int | float | str = "4 GiB",
+        cls, path: str | os.PathLike[str], *, model: DiffusionEMD | None = None, memory: int | float | str = "4 GiB"
     ) -> MeasureIndex:
         """Open the index in a folder.
 
         Parameters
         ----------
         path
-            Of the folder.
+            Path of the folder.
         model
-            The fitted model that made the rows, if queries are to be measures; another one is refused.
+            Fitted model that computed the rows, required for queries that are measures; another model raises an error.
         memory
             As in `from_embedding`.
 
         Returns
         -------
         MeasureIndex
-            Of the latest generation; `refresh` takes in what is added later.
+            Index of all samples that are in the folder now; `refresh` reads samples that are added later.
         """
         limit = check_memory(memory)
         samples = Samples(Store.open(check_place(path, "an index"), {INDEX_SCHEMA: INDEX_VERSION, **OTHERS}))
@@ -397,11 +336,11 @@ class MeasureIndex:
             _check_width(samples.schema.n_features, model)
             if samples.schema.model not in (None, made_by):
                 raise InvalidInputError(
-                    "the model that made the rows of the index",
-                    "another one (its graph, scales, regions, density or precision differ)",
-                    "fit it as it was, or make a new index",
+                    "the model that embedded the rows of the index",
+                    "another model (with a different graph, scales, regions, density or precision)",
+                    "fit the model with the original settings, or make a new index",
                 )
-        return cls(samples, None, model=model, memory=limit)
+        return cls(samples, model=model, memory=limit)
 
     @property
     def n_rows(self) -> int:
@@ -410,17 +349,17 @@ class MeasureIndex:
 
     @property
     def n_features(self) -> int:
-        """Width of the rows."""
-        return self._store.schema.n_features
+        """Number of features of the embedding."""
+        return self._schema.n_features
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the samples, in order."""
-        return tuple(self._store.names)
+        """Names of the samples, in the order of the rows."""
+        return self._store.names
 
     @property
     def path(self) -> Path | None:
-        """The folder, or None."""
+        """Folder of the index, or None for an index in memory."""
         return self._store.store.folder if isinstance(self._store, Samples) else None
 
     def __len__(self) -> int:
@@ -431,21 +370,22 @@ class MeasureIndex:
         return f"MeasureIndex({counted(self.n_rows, 'sample')} x {counted(self.n_features, 'feature')}, {place})"
 
     def row(self, name: str) -> int:
-        """Return the row of a stored sample, or raise with the nearest name."""
-        return self._store.row(name)
+        """Return the row number of a stored sample; the error for an unknown name suggests the most similar name."""
+        return find_all([name], self._store.names, "the name of a stored sample")[name]
 
     def variables(self, rows: npt.ArrayLike | None = None) -> dict[str, Any]:
-        """Return the variables of the samples, or of some rows of the index.
+        """Return the metadata of all samples, or of the samples in ``rows``.
 
         Parameters
         ----------
         rows
-            Rows of the index, of any shape such as `Nearest.rows`. None: all.
+            Row numbers, in an array of any shape, such as `Nearest.rows`. None: all rows.
 
         Returns
         -------
         dict
-            By name, arrays of the shape of ``rows``: float64 with NaN if all values are numbers, else objects and None.
+            Values of each variable, in an array of the shape of ``rows``. Numbers are float64, with NaN for missing
+            values; other values are objects, with None for missing values.
 
         Examples
         --------
@@ -457,25 +397,21 @@ class MeasureIndex:
         places = np.arange(self.n_rows) if rows is None else np.asarray(rows, dtype=np.int64)
         if places.size and not (places.min() >= 0 and places.max() < self.n_rows):
             raise InvalidInputError(f"rows from 0 to {self.n_rows - 1:,}", f"{places.min():,} to {places.max():,}")
-        return {name: _column(values)[places] for name, values in self._store.variables().items()}
+        return {name: _column(values)[places] for name, values in self._store.variables.items()}
 
     def add(
-        self,
-        samples: Any,
-        *,
-        names: Sequence[object] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        self, samples: Any, *, names: Sequence[object] | None = None, variables: Mapping[str, Any] | None = None
     ) -> None:
-        """Add samples. Nothing is rebuilt, and nothing has changed if it fails.
+        """Add samples, without rebuilding the index; if an error occurs, nothing changes.
 
         Parameters
         ----------
         samples
-            Rows of the embedding ``(n_samples, n_features)``, or `Measures` for the index's model.
+            Rows of the embedding ``(n_samples, n_features)``, or `Measures`, which the model of the index embeds.
         names
-            New ones, one per sample. None: those of the measures, else their rows' numbers.
+            Distinct new names, one per sample. None: the names of the measures, or the new row numbers.
         variables
-            Those that the index has, as in `from_embedding`.
+            Metadata of the new samples, as in `from_embedding`, with a value for every variable of the index.
 
         Examples
         --------
@@ -491,34 +427,24 @@ class MeasureIndex:
             if given is None:
                 first = self.n_rows
                 given = samples.names if isinstance(samples, Measures) else range(first, first + len(rows))
-            table = Table.checked(rows, given, variables).fitted(self._store.schema)
-            _check_numbers(self._store.variables(), table.variables)
-            if isinstance(self._store, Samples):
-                self._move(self._store.append(table))
-            else:
-                before = self._loaded().resident
-                assert before is not None
-                self._store.append(table)
-                self._rows = Rows(self._store.n_rows, np.vstack([before, rows]), None)
+            table = Table.checked(rows, given, variables)
+            _check_numbers(self._store.variables, table.variables)
+            self._store = self._store.append(table)
+            self._rows = None
 
     def refresh(self) -> None:
-        """Take in what others have added to the folder since."""
+        """Read samples that other processes have added to the folder."""
         with self._lock:
             if isinstance(self._store, Samples):
-                self._move(self._store.refresh())
-
-    def _move(self, samples: Samples) -> None:
-        """Go on to another generation, of whose rows only the new ones are read."""
-        before = None if self._rows is None else self._rows.resident
-        self._rows = None if before is None else _rows_of(samples, before, self._memory)
-        self._store = samples
+                self._store, self._rows = self._store.refresh(), None
 
     def _loaded(self) -> Rows:
-        """Return the rows; those of a folder are read, if they fit into memory, when they are first searched."""
+        """Return the rows; at the first search, rows in a folder are read into memory if they fit."""
         with self._lock:
             if self._rows is None:
-                assert isinstance(self._store, Samples)
-                self._rows = _rows_of(self._store, None, self._memory)
+                store, size = self._store, self.n_rows * self.n_features * np.dtype(self._schema.dtype).itemsize
+                fit = isinstance(store, Samples) and size <= self._memory
+                self._rows = Rows(store.rows if isinstance(store, Table) else store.rows() if fit else store)
             return self._rows
 
     def nearest(
@@ -534,17 +460,18 @@ class MeasureIndex:
         Parameters
         ----------
         query
-            A name or a list of names of stored samples, which are not their own neighbours; `Measures` for the index's
-            model; or rows of the embedding ``(n_queries, n_features)``, rounded to the precision of the index.
+            A name or a list of names of stored samples (a sample is not its own neighbor); or `Measures`, which the
+            model of the index embeds; or rows of the embedding ``(n_queries, n_features)``, which are rounded to the
+            precision of the index.
         k
-            How many.
+            Number of neighbors.
         method
-            ``"exact"``: all samples are considered. ``"approximate"``: those that a graph leads to, `recall` tells how
-            many of the nearest are found; needs the extra ``search``. ``"auto"``: approximate from 10,000 samples and
-            33 million values on, if the extra is installed and the graph was measured to find 98 % of the ten nearest.
-            The first approximate search builds the graph, see `build`.
+            ``"exact"``: compare with all samples. ``"approximate"``: search a graph, which finds most of the nearest
+            samples (`recall` measures the share); needs the extra ``search``. ``"auto"``: approximate for at least
+            10,000 samples and 33 million values, if the extra is installed and the graph finds at least 98% of the ten
+            nearest samples during calibration. The first approximate search builds the graph (see `build`).
         n_jobs
-            Threads; every core for None. The result has the same bits for any number.
+            Number of threads; None for all cores. Results are bit-identical for any number of threads.
 
         Returns
         -------
@@ -553,7 +480,9 @@ class MeasureIndex:
         check_option("method", method, METHODS)
         n_threads = check_threads(n_jobs)
         queries, own = self._queries(query)
-        k = self._check_k(k, own)
+        stored = f"there are {counted(self.n_rows, 'stored sample')}"
+        alone = "" if own is None else ", and a sample is not its own neighbor"
+        k = check_at_most("k", k, self.n_rows - (own is not None), stored + alone)
         with self._lock:
             rows, graph = self._loaded(), self._chosen(method, n_threads)
             if graph is None:
@@ -563,16 +492,16 @@ class MeasureIndex:
         return Nearest(distances, near, self._names_of(near), exact=graph is None)
 
     def within(self, query: Any, radius: float, *, n_jobs: int | None = None) -> Within:
-        """Find all stored samples that are at most ``radius`` away from every query; always exact.
+        """Find all stored samples at most ``radius`` away from each query; the search is always exact.
 
         Parameters
         ----------
         query
             As in `nearest`.
         radius
-            At least 0.
+            Largest distance, at least 0.
         n_jobs
-            Threads; every core for None.
+            Number of threads; None for all cores.
 
         Returns
         -------
@@ -595,22 +524,23 @@ class MeasureIndex:
         return Within(tuple(distances for distances, _ in hits), tuple(rows for _, rows in hits), names)
 
     def rerank(self, candidates: Nearest, distance: Distance, k: int = 10) -> Nearest:
-        """Order a candidate list by another distance, such as the exact Earth Mover's Distance, and keep its k nearest.
+        """Sort candidates by another distance, such as the exact Earth Mover's Distance, and keep the k nearest.
 
         Parameters
         ----------
         candidates
-            A candidate list, such as ``index.nearest(query, 50)``.
+            Candidates of each query, such as ``index.nearest(query, 50)``.
         distance
-            A function that takes the number of a query and rows of the index, and returns their distances;
-            `heatmover.atlas.index.exact_emd` makes one.
+            Function that takes the number of a query and row numbers of the index, and returns the distances between
+            them. `heatmover.atlas.index.exact_emd` returns such a function.
         k
-            At most as many as there are candidates.
+            Number of neighbors to keep, at most the number of candidates.
 
         Returns
         -------
         Nearest
-            With those distances; never called exact, because a sample that is not in the candidate list may be nearer.
+            Nearest candidates with the new distances. ``exact`` is False, because a sample that is not a candidate may
+            be nearer.
 
         Examples
         --------
@@ -627,33 +557,39 @@ class MeasureIndex:
                 f"k={k}",
                 "search for more candidates first",
             )
-        return _reranked(candidates, distance, k)
+        distances, rows, names = [], [], []
+        for query, near in enumerate(candidates.rows):
+            values = np.asarray(distance(query, near), dtype=np.float64)
+            if values.shape != near.shape:
+                raise InvalidInputError(counted(near.size, "distance"), f"an array of shape {values.shape}")
+            if np.isnan(values).any():
+                raise InvalidInputError("distances without NaN", f"{int(np.isnan(values).sum())} of query {query}")
+            order = np.lexsort((near, values))[:k]
+            distances.append(values[order])
+            rows.append(near[order])
+            names.append(tuple(candidates.names[query][place] for place in order))
+        return Nearest(np.array(distances), np.array(rows), tuple(names), exact=False)
 
     def build(self, *, n_jobs: int | None = None) -> float:
-        """Build the graph of the approximate search now, anew if there is one, and return its recall.
+        """Build or rebuild the graph for approximate search, and return the recall of the search.
 
-        It takes as long as some thousand exact searches. In a folder the graph is written beside the samples, from
-        where the next `open` reads it. It is not needed for samples that are added later; but groups of columns and
-        the length of the search were chosen for the samples that were there.
+        Building takes as long as about a thousand exact searches. In a folder, the graph is stored next to the samples,
+        and later sessions read it from there. Samples that are added later do not require a new graph. The column
+        groups and the number of candidates, however, remain as chosen for the earlier samples.
 
         Parameters
         ----------
         n_jobs
-            Threads; every core for None. They do not change the graph.
+            Number of threads; None for all cores. The graph does not depend on it.
 
         Returns
         -------
         float
-            The share of the ten nearest that the search found, of 200 samples that are not in the graph.
+            Share of the ten nearest samples that the search found, measured on 200 samples that were not yet in the
+            graph.
         """
         with self._lock:
-            self._check_size()
-            self._graph = None
-            made = CandidateGraph.build(self._loaded(), check_threads(n_jobs))
-            self._graph = made
-            if isinstance(self._store, Samples):
-                write_cache(self._store, made)
-            return made.recall
+            return self._built(check_threads(n_jobs)).recall
 
     def recall(
         self,
@@ -664,26 +600,26 @@ class MeasureIndex:
         n_jobs: int | None = None,
         random_state: int | np.random.Generator | None = 0,
     ) -> float:
-        """Measure which share of the k nearest the approximate search finds.
+        """Measure the share of the k nearest samples that the approximate search finds.
 
         Parameters
         ----------
         k
-            How many neighbours.
+            Number of neighbors.
         sample
-            How many stored samples, drawn at random, to search for.
+            Number of stored samples to draw at random as queries.
         query
-            What to search for instead, as in `nearest`: new samples are a little harder to find neighbours for than
-            stored ones.
+            Queries to use instead of stored samples, as in `nearest`. The recall for new samples is slightly lower than
+            for stored samples.
         n_jobs
-            Threads; every core for None.
+            Number of threads; None for all cores.
         random_state
-            Of the draw.
+            Seed of the draw.
 
         Returns
         -------
         float
-            1 if none is missing.
+            Share of the true neighbors found, between 0 and 1.
         """
         if query is None:
             count = check_integer("sample", sample, minimum=1)
@@ -694,12 +630,12 @@ class MeasureIndex:
         return recall(self.nearest(query, k, method="approximate", n_jobs=n_jobs).rows, truth.rows)
 
     def check(self) -> None:
-        """Compare every file of the folder with its checksum; an error names the first that differs."""
+        """Compare every file of the folder with its checksum; raise an error that names the first file that differs."""
         if isinstance(self._store, Samples):
             self._store.store.verify()
 
     def _embedded(self, samples: Any) -> FloatArray:
-        """Return rows of the embedding in the precision of the index, checked."""
+        """Embed ``samples`` if necessary; return checked rows of the embedding in the precision of the index."""
         if isinstance(samples, Measures):
             if self.model is None:
                 raise InvalidInputError("a model that embeds measures", "an index without one", NO_MODEL)
@@ -707,69 +643,52 @@ class MeasureIndex:
         given = check_matrix("embedding", samples)
         if given.shape[1] != self.n_features:
             raise InvalidInputError(
-                f"rows of {counted(self.n_features, 'feature')}, as the index has",
+                f"rows of {counted(self.n_features, 'feature')}, as in the index",
                 f"rows of {given.shape[1]:,}",
-                "embed them with the model of the index",
+                "embed the samples with the model of the index",
             )
         with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(given, dtype=self._store.schema.dtype)
-        if rows.dtype != given.dtype:  # what was finite may not be in another precision
+            rows = np.ascontiguousarray(given, dtype=self._schema.dtype)
+        if rows.dtype != given.dtype:  # large float64 values become infinite in float32
             check_finite("embedding", rows)
         return rows
 
     def _queries(self, query: Any) -> tuple[FloatArray, Int64 | None]:
-        """Return the rows to search for and, for stored samples, which rows they are."""
+        """Return the rows to search for and, if they are stored samples, their row numbers."""
         names = [query] if isinstance(query, str) else query
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
             distinct(names, "names to search for")
-            own = np.array([self.row(name) for name in names], dtype=np.int64)
+            places = find_all(names, self._store.names, "the name of a stored sample")
+            own = np.array([places[name] for name in names], dtype=np.int64)
             return np.ascontiguousarray(self._loaded().take(own)), own
         return self._embedded(query), None
 
-    def _check_k(self, k: object, own: Int64 | None) -> int:
-        count = check_integer("k", k, minimum=1)
-        available = self.n_rows - (own is not None)
-        if count > available:
-            raise InvalidInputError(
-                f"k of at most {available:,}",
-                f"k={count:,} with {counted(self.n_rows, 'stored sample')}",
-                "a sample is not its own neighbour" if own is not None else "",
-            )
-        return count
-
-    def _check_size(self) -> None:
-        if self.n_rows < 2:
-            raise InvalidInputError("at least two samples for a graph", "one", "use method='exact'")
-
     def _chosen(self, method: str, n_threads: int) -> CandidateGraph | None:
-        """Return the graph, up to date, if it is to be used."""
-        if method == "exact":
+        """Return a graph over all rows (from memory, from disk or newly built), or None if the search is exact."""
+        large = self.n_rows >= APPROXIMATE_ROWS and self.n_rows * self.n_features >= APPROXIMATE_VALUES
+        if method == "exact" or (method == "auto" and not (large and importlib.util.find_spec("faiss") is not None)):
             return None
-        if method == "auto" and not (self._is_large() and importlib.util.find_spec("faiss") is not None):
-            return None
-        self._check_size()
-        made = self._ready(n_threads)
-        return made if method == "approximate" or made.recall >= RECALL else None
-
-    def _is_large(self) -> bool:
-        return self.n_rows >= APPROXIMATE_ROWS and self.n_rows * self.n_features >= APPROXIMATE_VALUES
-
-    def _ready(self, n_threads: int) -> CandidateGraph:
-        """Return the graph with all rows in it: the one at hand, the one on disk, or a new one."""
-        made, on_disk = self._graph, 0
+        made = self._graph
         if made is None and isinstance(self._store, Samples):
             made = read_cache(self._store)
-            on_disk = 0 if made is None else made.n_rows
         if made is None:
-            self.build(n_jobs=n_threads)
-            assert self._graph is not None
-            return self._graph
-        if made is not self._graph or made.n_rows < self.n_rows:
-            self._graph = None  # an interrupted extension leaves nothing behind
-            made.extend(self._loaded(), n_threads)
-            self._graph = made
-            if on_disk and made.n_rows > on_disk * (1 + LACKING) and isinstance(self._store, Samples):
-                write_cache(self._store, made)
+            made = self._built(n_threads)
+        before = made.n_rows
+        self._graph = None  # so that an interruption leaves no half-extended graph
+        made.extend(self._loaded(), n_threads)
+        self._graph = made
+        if made.n_rows > before * (1 + LACKING) and isinstance(self._store, Samples):
+            write_cache(self._store, made)
+        return made if method == "approximate" or made.recall >= RECALL else None
+
+    def _built(self, n_threads: int) -> CandidateGraph:
+        """Build a graph, store it next to the samples if the index has a folder, and return it."""
+        if self.n_rows < 2:
+            raise InvalidInputError("at least two samples for a graph", "one", "use method='exact'")
+        self._graph = None
+        self._graph = made = CandidateGraph.build(self._loaded(), n_threads)
+        if isinstance(self._store, Samples):
+            write_cache(self._store, made)
         return made
 
     def _names_of(self, rows: Int64) -> tuple[tuple[str, ...], ...]:
@@ -778,13 +697,13 @@ class MeasureIndex:
 
 
 def _check_numbers(stored: Mapping[str, Sequence[Any]], added: Mapping[str, Sequence[Any]]) -> None:
-    """Raise if what is added to a variable of numbers is none: its column would no longer be one of numbers."""
+    """Raise if values added to a numeric variable are not numbers, because the column would become text."""
     for name, values in stored.items():
-        strangers = [value for value in added[name] if not isinstance(value, float | int | None)]
-        if strangers and _column(tuple(values)).dtype == np.float64:
+        texts = [value for value in added.get(name, ()) if not isinstance(value, float | int | None)]
+        if texts and _column(tuple(values)).dtype == np.float64:
             raise InvalidInputError(
-                f"numbers for the variable {quoted(name)}, as the index has them",
-                quoted(str(strangers[0])),
+                f"numbers for the variable {quoted(name)}, as in the index",
+                quoted(str(texts[0])),
                 "give numbers, and None where a value is missing",
             )
 
@@ -793,33 +712,17 @@ def _check_width(n_features: int, model: DiffusionEMD) -> None:
     width = model.prepared_.layout.n_features
     if width != n_features:
         raise InvalidInputError(
-            f"rows of {counted(width, 'feature')}, as the model makes them",
+            f"rows of {counted(width, 'feature')}, as this model embeds them",
             f"rows of {n_features:,}",
-            "use the model that embedded them",
+            "use the model that embedded the rows",
         )
 
 
-def _rows_of(samples: Samples, before: FloatArray | None, memory: int) -> Rows:
-    """Return the rows of a store, in memory if they fit; ``before`` are the first of them, if those are there."""
-    schema = samples.schema
-    if samples.n_rows * schema.n_features * np.dtype(schema.dtype).itemsize > memory:
-        return Rows(samples.n_rows, None, samples)
-    known = 0 if before is None else len(before)
-    resident = np.empty((samples.n_rows, schema.n_features), dtype=schema.dtype)
-    resident[:known] = resident[:0] if before is None else before
-    for first, block in Rows(samples.n_rows, None, samples).blocks(known):
-        resident[first : first + len(block)] = block
-    return Rows(samples.n_rows, resident, samples)
-
-
-# Whether rows come from one model: a fingerprint of what defines an embedding.
-
-
 def fingerprint(model: DiffusionEMD) -> str:
-    """Return a text that two fitted models share if their embeddings have the same columns, and else do not.
+    """Return a hash that is equal for two fitted models if and only if rows of their embeddings are comparable.
 
-    It covers the graph, the scales with their weights, the regions of a compact embedding, the density and the
-    precision; not how the heat is computed, nor with how many threads.
+    The hash covers the graph, the scales with their weights, the regions of a compact embedding, the density and the
+    precision. It does not cover the method of the diffusion and the number of threads.
 
     Examples
     --------
@@ -829,9 +732,7 @@ def fingerprint(model: DiffusionEMD) -> str:
     >>> fingerprint(one) == fingerprint(same), fingerprint(one) == fingerprint(other)
     (True, False)
     """
-    if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError("a fitted DiffusionEMD as model", type(model).__name__)
-    check_is_fitted(model)
+    check_fitted(model)
     prepared, affinity = model.prepared_, model.graph_.node_affinity
     layout = prepared.layout
     words = [list(layout.scales), layout.n_points, layout.n_features, str(prepared.precision), bool(prepared.adjoint)]
@@ -845,7 +746,7 @@ def fingerprint(model: DiffusionEMD) -> str:
 
 
 def _plain(array: Any) -> bytes:
-    """Return an array as bytes that do not depend on the width of its integers."""
+    """Return the bytes of an array, independent of the width of its integers."""
     values = np.asarray(array)
     plain = values.astype("<i8" if values.dtype.kind in "iu" else "<f8")
     return str(plain.shape).encode() + plain.tobytes()

@@ -1,1 +1,1 @@
-"""The files cells come in, one module each, read through one contract (`heatmover.cohort.reader.Reader`)."""
+"""Read the supported file formats, one module each; `read_cohort` uses them as `heatmover.cohort.reader.Reader`."""

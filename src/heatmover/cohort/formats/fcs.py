@@ -1,4 +1,7 @@
-"""Flow and mass cytometry: a folder of .fcs files, one file one sample, and the logicle scale."""
+"""Read flow and mass cytometry (a folder with one .fcs file per sample), and define the logicle scale.
+
+For `read_cohort`; users may call `Logicle`. Reads the files with flowio, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 
@@ -18,22 +22,12 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import check_number, import_extra
 from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable
 from heatmover.cohort.formats.tables import check_memory_for
-from heatmover.cohort.reader import LABEL_ROWS, Block, Columns, Numbers, Reader, spans
+from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 
-__all__ = [
-    "SKIP_THEM",
-    "FcsReader",
-    "Logicle",
-    "Measurement",
-    "fcs_files",
-    "left_out_notes",
-    "match_sheet",
-    "open_fcs",
-]
-
-# Newton's steps come from one side and double their digits near the root: six were enough for 200,000 values from -T to
-# 10 T, with widths from 0 to the largest.
+# Largest number of steps. Newton's method approaches the root from one side, and near the root each step doubles the
+# number of correct digits. Six steps were enough for 200,000 values from -T to 10 T, with widths from 0 to the largest
+# allowed.
 MOST_STEPS = 60
 CLOSE = 1e-14
 
@@ -43,19 +37,19 @@ CLOSE = 1e-14
 class Logicle:
     """The logicle scale of Parks, Roederer and Moore (2006), with the parameters of Moore and Parks (2012).
 
-    A value y is shown at the x with ``a exp(b x) - c exp(-d x) - f = y``; the constants are such that the scale ends at
-    x = 1 with the value ``top`` and is as linear as it can be around zero.
+    A value y is displayed at the position x that solves ``a exp(b x) - c exp(-d x) - f = y``. The constants are chosen
+    so that ``top`` is at x = 1, and the scale is as linear as possible around zero.
 
     Attributes
     ----------
     top
         T: the value at the end of the scale.
     width
-        W: decades that are nearly linear, on the side of the positive values.
+        W: number of nearly linear decades on the positive side.
     decades
-        M: decades of the whole scale.
+        M: number of decades of the whole scale.
     negative
-        A: further decades for negative values.
+        A: number of additional decades for negative values.
 
     Examples
     --------
@@ -70,8 +64,6 @@ class Logicle:
     width: float = 0.5
     decades: float = 4.5
     negative: float = 0.0
-    # a, b, c, d, f and the place of zero.
-    constants: tuple[float, float, float, float, float, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_number("top", self.top, above=0)
@@ -80,34 +72,36 @@ class Logicle:
             raise InvalidInputError("width from 0 to half of the decades", f"{self.width:g} of {self.decades:g}")
         if not -self.width <= self.negative <= self.decades - 2 * self.width:
             raise InvalidInputError("-width <= negative <= decades - 2 width", f"{self.negative:g}")
-        object.__setattr__(self, "constants", self._constants())
 
-    def _constants(self) -> tuple[float, float, float, float, float, float]:
+    @cached_property
+    def constants(self) -> tuple[float, float, float, float, float, float]:
+        """Constants a, b, c, d and f of the scale, and position of the value zero."""
         whole = self.decades + self.negative
         w, x2 = self.width / whole, self.negative / whole
         x1, x0 = x2 + w, x2 + 2 * w
         b = whole * np.log(10.0)
-        # 2 (ln d - ln b) + w (d + b) = 0, that is u exp(u) = v exp(-v) with u = w d / 2 and v = w b / 2.
+        # d solves 2 (ln d - ln b) + w (d + b) = 0, which is u exp(u) = v exp(-v) with u = w d / 2 and v = w b / 2.
         v = w * b / 2
         d = b if w == 0 else 2 * float(lambertw(v * np.exp(-v)).real) / w
-        # In units of a: c from the second derivative, which is zero at zero, and f from the value there.
+        # With a = 1: at the value zero, the second derivative is 0, which gives c, and the value is 0, which gives f.
         c = np.exp((b + d) * x0)
         f = np.exp(b * x1) - c * np.exp(-d * x1)
         a = self.top / (np.exp(b) - c * np.exp(-d) - f)
         return float(a), float(b), float(a * c), float(d), float(a * f), float(x1)
 
     def inverse(self, places: Float64) -> Float64:
-        """Return the values at places of the scale, of any shape."""
+        """Return the values at positions on the scale, of any shape."""
         a, b, c, d, f, _ = self.constants
         return np.asarray(a * np.exp(b * places) - c * np.exp(-d * places) - f)
 
     def apply(self, values: Float64) -> Float64:
-        """Return the place of values on the scale, of any shape; NaN and infinity stay what they are."""
+        """Return the positions of values on the scale, of any shape; NaN and infinity are not changed."""
         a, b, c, d, _, zero = self.constants
         y = np.asarray(values, dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            # Above zero the curve is convex and lies above its first exponential alone, below it is concave and lies
-            # below the second: from there Newton's steps never pass the root.
+            # Start from the inverse of one exponential, so that Newton's steps never pass the root. Above zero, the
+            # curve is convex and lies above the first exponential; below zero, it is concave and lies below the second
+            # exponential.
             start = np.where(
                 y >= 0,
                 np.log(np.maximum(y, 0) / a + np.exp(b * zero)) / b,
@@ -125,40 +119,44 @@ class Logicle:
 
 Transform = Literal["arcsinh", "logicle"]
 
-# When a cell passed the laser says nothing about the cell.
+# Channels that are not features: the time of measurement does not describe the cell.
 NO_FEATURES = {"time"}
-# The parser takes any other order for that of the machine.
+# Byte orders that the parser reads correctly; it would treat any other order as the order of this machine.
 BYTE_ORDERS = ("1,2,3,4", "4,3,2,1", "1,2", "2,1") + (("1,2,3,4,5,6,7,8",) if sys.byteorder == "little" else ())
 TIME = "when a cell was measured"
-# Scatter, time and what a mass cytometer tells of an event are no fluorescence: linear on every cytometrist's screen.
+# Scatter, time and the event parameters of mass cytometers, which are not fluorescence and usually stay linear.
 LINEAR = re.compile(
     r"^(fsc|ssc|bsc|fs|ss|fals)([ _-]|\d|$)|scatter|^time$|^event[ _-]?(length|number|#|count)|"
     r"^(width|center|offset|residual)$",
     re.IGNORECASE,
 )
-# Where one file has it, whose value counts: BD writes SPILL, the standard says $SPILLOVER.
+# Keywords of the spillover matrix; the first keyword in a file is used. The standard defines $SPILLOVER; BD writes
+# SPILL.
 SPILLOVER = ("spillover", "spill")
-# A matrix that loses more than six of the sixteen digits of a value tells detectors apart by their rounding.
+# Largest condition number of a spillover matrix. With a larger number, compensation loses more than six of sixteen
+# digits to rounding.
 WORST_CONDITION = 1e6
-SKIP_THEM = f"add them to the sheet, or {argument('skip_unlisted', True)} leaves them out"
-AS_THEY_ARE = f"{argument('compensate', False)} reads the values as they are"
+SKIP_THEM = f"add these names to the sheet, or leave them out with {argument('skip_unlisted', True)}"
+AS_THEY_ARE = f"{argument('compensate', False)} reads the values without compensation"
 
 
-# Bytes of a value while its file is read, as it is in the file, as a double, compensated and transformed: 37 to 43.
+# Bytes per value while a file is read (stored value, double, compensated and transformed value); 37 to 43 were
+# measured.
 VALUE_BYTES = 40
 
 
 class Measurement(NamedTuple):
-    """How values of FCS files become features.
+    """Options by which FCS files are converted to features.
 
     Attributes
     ----------
     cofactor
-        Of arcsinh; None for none.
+        Cofactor of arcsinh, or None.
     transform
-        ``"arcsinh"`` or ``"logicle"``: of every channel but scatter and time. None with a cofactor: arcsinh of all.
+        ``"arcsinh"`` or ``"logicle"``, applied to all channels except scatter and time. None with a cofactor: arcsinh
+        of all channels.
     compensate
-        Whether to undo the spillover between detectors; None if the files have a matrix for it.
+        Whether to compensate spillover between detectors; None: compensate if the files contain a matrix.
     """
 
     cofactor: float | None = None
@@ -169,31 +167,31 @@ class Measurement(NamedTuple):
 @final
 @dataclass(frozen=True)
 class FcsReader(Reader):
-    """Cells of the FCS files of a folder, in the order of the files' names."""
+    """Reader of the FCS files in a folder, in the order of the file names."""
 
     folder: str
     files: tuple[str, ...]
     names: tuple[str, ...]
     counts: tuple[int, ...]
     measured: Measurement
-    # Features that no transform touches, and for logicle the top of the scale of each.
+    # Features that are not transformed; and, for logicle, the largest value of the scale of each feature.
     linear: frozenset[str] = frozenset()
     tops: Mapping[str, float] = field(default_factory=dict)
 
     def place(self, row: int) -> str:
-        """Return where a cell is: its event, counted from 1, and its file."""
+        """Return the location of a cell in words: the number of its event, counted from 1, and its file."""
         ends = np.cumsum(self.counts)
         file = int(np.searchsorted(ends, row, side="right"))
         return f"event {row + 1 - int(ends[file]) + self.counts[file]} of {quoted(self.files[file])}"
 
-    def label_blocks(self) -> Iterator[tuple[Any, Columns, Numbers]]:
-        """Yield the sample labels, file by file; annotations are in the sample sheet."""
+    def label_blocks(self) -> Iterator[LabelBlock]:
+        """Yield the sample labels, file by file, without annotations: sample metadata come from the sample sheet."""
         for name, count in zip(self.names, self.counts, strict=True):
             for start, stop in spans(0, count, LABEL_ROWS):
                 yield np.full(stop - start, name, dtype=object), {}, None
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
-        """Yield the values of a range of cells; one file at a time is in memory."""
+        """Yield the values of a range of cells; only one file at a time is in memory."""
         ends = np.cumsum(self.counts)
         for file, count, end in zip(self.files, self.counts, ends.tolist(), strict=True):
             first, last = max(start - (end - count), 0), min(stop - (end - count), count)
@@ -205,32 +203,31 @@ class FcsReader(Reader):
         path = str(Path(self.folder) / file)
         data = _parsed(path, only_text=False)
         with readable(path, "FCS file"):
-            values = data.as_array()
+            values = np.asarray(data.as_array(), dtype=np.float64)
             channels = channel_names(data, file)
             if values.shape != (count, len(channels)):
                 raise ValueError(f"{counted(values.shape[0], 'cell')} where the header says {count}")
             if self.measured.compensate:
-                values = compensated(values, spillover(data, file))
+                places, matrix = spillover(data, file)
+                values[:, places] = np.linalg.solve(matrix.T, values[:, places].T).T
             values = values[:, list(find_all(self.features, channels, f"the channels of {quoted(file)}").values())]
-        # Cytometers measure in single precision; the doubles of the parser would only take twice the memory.
+        # Use single precision, as cytometers do; the doubles of the parser would only take twice the memory.
         return np.ascontiguousarray(self._transformed(values), dtype=np.float32)
 
     def _transformed(self, values: Any) -> Any:
         cofactor, transform, _ = self.measured
         if transform is None:
             return values if cofactor is None else np.arcsinh(values / cofactor)
-        result = np.array(values, dtype=np.float64)
         for place, name in enumerate(self.features):
-            if name in self.linear:
-                continue
-            column = result[:, place]
-            scaled = np.arcsinh(column / cofactor) if cofactor is not None else Logicle(self.tops[name]).apply(column)
-            result[:, place] = scaled
-        return result
+            if name not in self.linear:
+                column = values[:, place]
+                scale = None if cofactor is not None else Logicle(self.tops[name])
+                values[:, place] = np.arcsinh(column / cofactor) if scale is None else scale.apply(column)
+        return values
 
 
 def fcs_files(folder: Path) -> list[Path]:
-    """Return the FCS files of a folder by name; hidden files are leftovers of other systems."""
+    """Return the FCS files of a folder, sorted by name; skip hidden files, which other systems create."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -240,15 +237,14 @@ def fcs_files(folder: Path) -> list[Path]:
 
 def open_fcs(
     folder: str,
-    *,
-    sample_key: str | None,
-    representation: Sequence[str] | None,
+    wanted: Selection,
     measured: Measurement,
     sheet: Mapping[str, Sequence[str | None]] | None,
-    memory: int | None = None,
-    skip_unlisted: bool = False,
+    *,
+    skip_unlisted: bool,
 ) -> tuple[FcsReader, dict[str, list[str | None]]]:
-    """Return a reader after looking into the header of every file, and the sheet's columns in the files' order."""
+    """Check the header of every file; return a reader, and the columns of the sheet in the order of the files."""
+    representation = wanted.representation
     files = [path.name for path in fcs_files(Path(folder))]
     variables: dict[str, list[str | None]] = {}
     skipped: list[str] = []
@@ -256,16 +252,19 @@ def open_fcs(
         variables, skipped = match_sheet(files, sheet, skip_unlisted=skip_unlisted)
         files = [file for file in files if file not in frozenset(skipped)]
     headers = [_parsed(str(Path(folder) / file), only_text=True) for file in files]
-    counts = [_count(header, file) for header, file in zip(headers, files, strict=True)]
     channels = [channel_names(header, file) for header, file in zip(headers, files, strict=True)]
-    for file, count, names in zip(files, counts, channels, strict=True):
-        what = f"{counted(count, 'cell')} of {counted(len(names), 'channel')} in {quoted(file)}"
-        check_memory_for(what, VALUE_BYTES * count * len(names), memory)
+    for file, header, own in zip(files, headers, channels, strict=True):
+        if header.event_count < 1:
+            raise InvalidInputError(
+                "at least one cell in every FCS file", f"0 cells in {quoted(file)}", "remove the file"
+            )
+        what = f"{counted(header.event_count, 'cell')} of {counted(len(own), 'channel')} in {quoted(file)}"
+        check_memory_for(what, VALUE_BYTES * header.event_count * len(own), wanted.memory)
     features = _common_channels(files, channels, representation)
-    # A file's name may be bytes that are no text, which no result could hold.
+    # Replace bytes of file names that are not valid text, because results could not store them.
     names = [os.fsencode(Path(file).stem).decode("utf-8", "replace") for file in files]
     if sheet is not None:
-        names = _sample_names(names, variables, sample_key)
+        names = _sample_names(names, variables, wanted.sample_key)
     distinct(names, "sample names", "one file is one sample")
     measured, notes = _compensation(measured, files, headers)
     linear = frozenset(name for name in features if _is_linear(name, channels[0], headers[0]))
@@ -273,7 +272,7 @@ def open_fcs(
     notes = (*left_out_notes(skipped), *notes, *_transform_notes(measured, features, linear))
     unused = {} if representation is not None else {name: TIME for name in channels[0] if name.lower() in NO_FEATURES}
     reader = FcsReader(
-        folder, tuple(files), tuple(names), tuple(counts), measured, linear, tops,
+        folder, tuple(files), tuple(names), tuple(header.event_count for header in headers), measured, linear, tops,
         kind="folder of FCS files", features=features, notes=notes, unused=unused,
     )  # fmt: skip
     return reader, variables
@@ -282,26 +281,26 @@ def open_fcs(
 def _compensation(
     measured: Measurement, files: Sequence[str], headers: Sequence[Any]
 ) -> tuple[Measurement, tuple[str, ...]]:
-    """Decide whether to compensate, after a look at the matrix of every file; return also what to say of it."""
+    """Check the matrix of every file and decide whether to compensate; return the decision and notes for the user."""
     have = [any(key in header.text for key in SPILLOVER) for header in headers]
     if measured.compensate is False or not any(have):
         if measured.compensate:
             raise InvalidInputError(
                 f"a spillover matrix in the FCS files, for {argument('compensate', True)}", "none", AS_THEY_ARE
             )
-        told = ("The FCS files carry a spillover matrix, which was not applied, as asked for.",) if any(have) else ()
-        return measured._replace(compensate=False), told
+        notes = ("As requested, the spillover matrix in the FCS files was not applied.",) if any(have) else ()
+        return measured._replace(compensate=False), notes
     if not all(have):
         raise InvalidInputError(
             "a spillover matrix in every FCS file or in none",
-            f"none in {listed(file for file, there in zip(files, have, strict=True) if not there)}, unlike in "
+            f"none in {listed(file for file, there in zip(files, have, strict=True) if not there)}, but one in "
             f"{quoted(files[have.index(True)])}",
             AS_THEY_ARE,
         )
     matrices = [spillover(header, file) for header, file in zip(headers, files, strict=True)]
     if all(np.array_equal(matrix, np.eye(len(matrix))) for _, matrix in matrices):
-        told = ("The spillover matrices of the FCS files are those of no spillover: nothing was compensated.",)
-        return measured._replace(compensate=False), told
+        notes = ("The spillover matrices of the FCS files contain no spillover: nothing was compensated.",)
+        return measured._replace(compensate=False), notes
     sizes = sorted({len(matrix) for _, matrix in matrices})
     detectors = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     note = Sentence(
@@ -311,9 +310,9 @@ def _compensation(
 
 
 def spillover(data: Any, file: str) -> tuple[list[int], Any]:
-    """Return the places of the detectors of a file's spillover matrix among its channels, and the matrix.
+    """Return the channel indices of the detectors in a file's spillover matrix, and the matrix.
 
-    Row i of the matrix says which share of the light of detector i's dye each detector sees.
+    Row i of the matrix contains the share of the light of dye i that each detector measures.
     """
     text = next(data.text[key] for key in SPILLOVER if key in data.text)
     words = [word.strip() for word in text.split(",")]
@@ -333,15 +332,15 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
         named = [detectors[int(word) - 1] for word in named]  # some writers number the channels
     absent = [name for name in named if name not in detectors]
     if absent or len(set(named)) < count:
-        wrong = f"{listed(absent)}, which is none" if absent else f"{listed(named)}, some of them twice"
+        wrong = f"{listed(absent)}, which is not a channel" if absent else f"{listed(named)}, some of them twice"
         raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", wrong, AS_THEY_ARE)
     matrix = np.array(numbers).reshape(count, count)
-    if (matrix.diagonal() == 100).all():  # some writers give per cent
+    if (matrix.diagonal() == 100).all():  # some writers use percent
         matrix = matrix / 100
     own = matrix.diagonal()
     if not (np.abs(own - 1) <= 0.01).all():
         raise InvalidInputError(
-            f"1, or in per cent 100, on the diagonal of the spillover matrix {start}",
+            f"1 (or 100, in percent) on the diagonal of the spillover matrix {start}",
             f"{own[np.argmax(np.abs(own - 1))]:g}",
             AS_THEY_ARE,
         )
@@ -349,18 +348,10 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
     if not condition <= WORST_CONDITION:
         raise InvalidInputError(
             f"a spillover matrix that can be inverted {start}",
-            "a singular one" if not np.isfinite(condition) else f"a condition number of {condition:.1e}",
+            "a singular matrix" if not np.isfinite(condition) else f"a condition number of {condition:.1e}",
             AS_THEY_ARE,
         )
     return [detectors.index(name) for name in named], matrix
-
-
-def compensated(values: Any, spill: tuple[list[int], Any]) -> Any:
-    """Return values ``(n_cells, n_channels)`` as they would be without spillover."""
-    places, matrix = spill
-    result = np.array(values, dtype=np.float64)
-    result[:, places] = np.linalg.solve(matrix.T, result[:, places].T).T
-    return result
 
 
 def _is_linear(name: str, channels: Sequence[str], header: Any) -> bool:
@@ -369,20 +360,16 @@ def _is_linear(name: str, channels: Sequence[str], header: Any) -> bool:
 
 
 def _tops(features: Sequence[str], channels: Sequence[Sequence[str]], headers: Sequence[Any]) -> dict[str, float]:
-    """Return the end of the scale of each feature: its range ($PnR), the largest of all files, so that all share it."""
-    tops: dict[str, float] = {}
-    for header, names in zip(headers, channels, strict=True):
-        for name in features:
-            try:
-                top = float(header.text[f"p{names.index(name) + 1}r"])
-            except (KeyError, ValueError):
-                top = 0.0
-            tops[name] = max(tops.get(name, 0.0), top if np.isfinite(top) else 0.0)
-    unknown = [name for name, top in tops.items() if not top > 0]
+    """Return the top of the scale of each feature, which all files share: the largest range ($PnR) in any file."""
+    tops = {
+        name: float(np.max([header.pnr_values[own.index(name)] for header, own in zip(headers, channels, strict=True)]))
+        for name in features
+    }
+    unknown = [name for name, top in tops.items() if not 0 < top < np.inf]
     if unknown:
         raise InvalidInputError(
             f"a range ($PnR) of every channel, for {argument('transform', 'logicle')}",
-            f"none of {listed(unknown)}",
+            f"none for {listed(unknown)}",
             f"use {argument('transform', 'arcsinh')}",
         )
     return tops
@@ -398,12 +385,12 @@ def _transform_notes(measured: Measurement, features: Sequence[str], linear: fro
         )
     if measured.transform is not None and left:
         yield Sentence(
-            f"{listed(left)} stayed linear beside transformed channels: {argument('standardize', True)} lets all count "
-            f"alike, {argument('representation')} chooses channels."
+            f"{listed(left)} stayed linear while other channels were transformed: {argument('standardize', True)} "
+            f"gives all channels the same variance, {argument('representation')} selects channels."
         )
     elif measured.transform is None and measured.cofactor is not None and left:
         yield Sentence(
-            f"arcsinh was taken of {listed(left)} too; {argument('transform', 'arcsinh')} leaves scatter linear."
+            f"arcsinh was also applied to {listed(left)}; {argument('transform', 'arcsinh')} keeps scatter linear."
         )
 
 
@@ -413,7 +400,7 @@ def _parsed(path: str, *, only_text: bool) -> Any:
         if stream.read(3) != b"FCS":
             raise ValueError("it does not begin with 'FCS'")
         with warnings.catch_warnings():
-            # Of an unknown order of bytes and the like, which are errors here.
+            # Hide warnings of flowio, for example about unknown byte orders: these raise errors here.
             warnings.simplefilter("ignore", UserWarning)
             data = flowio.FlowData(stream, only_text=only_text)
         _check_text(data)
@@ -421,27 +408,22 @@ def _parsed(path: str, *, only_text: bool) -> Any:
 
 
 def _check_text(data: Any) -> None:
-    """Raise if what a file says of itself does not fit together, or is of a kind that the parser takes for another."""
-    # A damaged number of a channel would shift the names of all channels behind it.
+    """Raise if the keywords of a file contradict each other, or if the parser would misread their values."""
+    # A damaged channel number would shift the names of all later channels.
     if sorted(data.channels) != list(range(1, data.channel_count + 1)):
         raise ValueError(f"it describes the channels {listed(sorted(data.channels))} of {data.channel_count}")
     for key, known in (("mode", "l"), ("datatype", "ifd"), ("byteord", BYTE_ORDERS)):
         value = data.text[key].strip().lower()
         if value not in known:
             raise ValueError(f"its ${key.upper()} is {quoted(value)}, not one of {', '.join(known)}")
-    # A value takes at least a byte; the length of the file bounds what a damaged number of cells can ask for.
+    # Each value takes at least one byte, so a number of values above the file size is damaged, and must not allocate
+    # memory.
     if not 0 <= data.event_count * data.channel_count <= data.file_size:
         raise ValueError(f"{counted(data.event_count, 'cell')} in a file of {data.file_size} bytes")
 
 
-def _count(header: Any, file: str) -> int:
-    if header.event_count < 1:
-        raise InvalidInputError("at least one cell in every FCS file", f"0 cells in {quoted(file)}", "remove the file")
-    return int(header.event_count)
-
-
 def channel_names(header: Any, file: str) -> list[str]:
-    """Return the name of each channel: the marker if it is given, else the detector."""
+    """Return the name of each channel: the marker if the file names it, otherwise the detector."""
     detectors, markers = header.pnn_labels, header.pns_labels
     names = [(marker.strip() or detector.strip()) for detector, marker in zip(detectors, markers, strict=True)]
     distinct(names, f"channels in {quoted(file)}", "rename the markers ($PnS) in the file")
@@ -451,33 +433,33 @@ def channel_names(header: Any, file: str) -> list[str]:
 def _common_channels(
     files: Sequence[str], channels: Sequence[Sequence[str]], representation: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the features, which every file must have, in whatever order."""
+    """Return the features, or raise if a feature is not a channel of every file; channels may be in any order."""
     if isinstance(representation, str):
         raise InvalidInputError(f"{argument('representation')} to be a list of channels", quoted(representation))
     if representation is not None:
         distinct(representation, f"channels in {argument('representation')}")
-        for name in representation:
-            find(name, channels[0], f"every name in {argument('representation')} to be a channel of {quoted(files[0])}")
+        what = f"every name in {argument('representation')} to be a channel of {quoted(files[0])}"
+        find_all(representation, channels[0], what)
     wanted = [name for name in channels[0] if name.lower() not in NO_FEATURES]
     features = tuple(wanted if representation is None else representation)
     if not features:
-        raise InvalidInputError("at least one channel besides Time", f"none in {quoted(files[0])}")
+        raise InvalidInputError("at least one channel other than Time", f"none in {quoted(files[0])}")
     for file, names in zip(files, channels, strict=True):
         own = set(names)
         absent = [name for name in features if name not in own]
         if absent:
             raise InvalidInputError(
                 "the same channels in every FCS file",
-                f"no {listed(absent)} in {quoted(file)}, unlike in {quoted(files[0])}",
+                f"{listed(absent)} in {quoted(files[0])} but not in {quoted(file)}",
                 f"name the common channels in {argument('representation')}",
             )
     return features
 
 
 def left_out_notes(names: Sequence[str]) -> Iterator[str]:
-    """Yield what to say of files or samples that were left out."""
+    """Yield a note on files or samples that were left out."""
     if names:
-        yield f"Left out, because the sample sheet does not list them: {listed(names)}."
+        yield f"These names were left out, because the sample sheet does not list them: {listed(names)}."
 
 
 def match_sheet(
@@ -485,7 +467,7 @@ def match_sheet(
 ) -> tuple[dict[str, list[str | None]], list[str]]:
     """Return the columns of a sample sheet in the order of the files, without the column of file names.
 
-    Return also the files that the sheet does not list, which are an error unless they are skipped.
+    Also return the files that the sheet does not list; raise if there are any, unless ``skip_unlisted`` is true.
     """
     known = {form: place for place, file in enumerate(files) for form in (file, Path(file).stem)}
     key = max(sheet, key=lambda name: sum(value in known for value in sheet[name]))
@@ -496,21 +478,21 @@ def match_sheet(
     if unknown:
         raise InvalidInputError(
             f"every file in the column {quoted(key)} of the sample sheet to be in the folder",
-            f"{listed(unknown)} not there",
+            f"no {listed(unknown)} in the folder",
         )
     rows = [known[name] for name in named]
     distinct([files[row] for row in rows], "files in the sample sheet")
     listed_rows = set(rows)
     absent = [file for place, file in enumerate(files) if place not in listed_rows]
     if absent and not skip_unlisted:
-        raise InvalidInputError("every FCS file to be in the sample sheet", f"{listed(absent)} not in it", SKIP_THEM)
+        raise InvalidInputError("every FCS file to be in the sample sheet", f"no {listed(absent)} in it", SKIP_THEM)
     order = np.argsort(rows)
     return {name: [column[i] for i in order] for name, column in sheet.items() if name != key}, absent
 
 
-def _sample_names(stems: list[str], variables: dict[str, list[str | None]], sample_key: str | None) -> list[str]:
-    """Return the names of the samples: the sheet's column of that name, which is then no variable, or the files'."""
-    if sample_key is None:
+def _sample_names(stems: list[str], variables: dict[str, list[str | None]], sample_key: str) -> list[str]:
+    """Return the sample names: the file stems, or the sheet's column ``sample_key``, removed from ``variables``."""
+    if not sample_key:
         return stems
     names = variables.pop(
         find(sample_key, list(variables), f"{argument('sample_key')} to be a column of the sample sheet")

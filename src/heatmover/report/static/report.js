@@ -4,8 +4,9 @@
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const samples = data.shared, maps = data.sections.map.maps, heat = data.sections.heatmap;
   const mixture = data.sections.composition || null;
+  const cells = data.sections.cellmap || null;
   const count = samples.names.length;
-  // Okabe and Ito's colours without grey, which is for what is missing; further rounds are lighter and darker.
+  // Okabe and Ito's colors without gray, which is for what is missing; further rounds are lighter and darker.
   const BASE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
   const SHAPES = ["circle", "triangle-up", "square", "diamond", "triangle-down", "cross", "x"];
   const ROUNDS = [0, 0.45, -0.4, 0.7, -0.65];
@@ -14,10 +15,10 @@
   const MOST_LABELS = 60, LONGEST = 22, LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
   // Few of more names would find room.
   const MOST_NAMES = 1000, NAME_SIZE = 12;
-  const state = { coloring: samples.first, map: 0, lines: count <= 60, names: count <= MOST_NAMES, find: "", order: "groups" };
+  const state = { coloring: samples.first, map: 0, lines: count <= 60, pairs: true, names: count <= MOST_NAMES, find: "", order: "groups", cellColor: 0 };
   const tip = document.getElementById("tip");
   const figure = document.getElementById("sample-map"), matrix = document.getElementById("heatmap-figure");
-  const bars = document.getElementById("composition-figure");
+  const bars = document.getElementById("composition-figure"), cellPlot = document.getElementById("cellmap-figure");
 
   function channels(color) {
     return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
@@ -49,7 +50,7 @@
     return value === 0 ? "0" : String(Number(value.toPrecision(most || 4)));
   }
   function short(text, longest) {
-    // Letters that steer the direction of writing or the line would disturb what stands beside the name.
+    // Letters that steer the direction of writing or the line would disturb the text next to the name.
     const line = Array.from(text.replace(/\s+/g, " ").replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd"));
     if (!text.trim()) return "(blank)";
     return line.length <= longest ? line.join("") : line.slice(0, longest - 1).join("") + "\u2026";
@@ -59,7 +60,7 @@
     return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/\$/g, "&#36;");
   }
 
-  /* ---- colours ---- */
+  /* ---- colors ---- */
   function extent(coloring) {
     const known = coloring.values.filter((value) => value !== null);
     return [Math.min.apply(null, known), Math.max.apply(null, known)];
@@ -161,6 +162,11 @@
     if (state.lines) samples.nearest.forEach((other, i) => { x.push(map.x[i], map.x[other], null); y.push(map.y[i], map.y[other], null); });
     return { type: "scatter", mode: "lines", x: x, y: y, hoverinfo: "skip", line: { color: look.faint, width: 1.2 } };
   }
+  function pairLines(map, look) {
+    const x = [], y = [];
+    if (state.pairs) (data.sections.map.pairs || []).forEach(([i, j]) => { x.push(map.x[i], map.x[j], null); y.push(map.y[i], map.y[j], null); });
+    return { type: "scatter", mode: "lines", x: x, y: y, hoverinfo: "skip", zorder: -1, line: { color: look.quiet, width: 1.4, dash: "dot" } };
+  }
   function matching() {
     const wanted = state.find.trim().toLowerCase();
     return wanted ? samples.names.map((name) => name.toLowerCase().includes(wanted)) : null;
@@ -193,7 +199,7 @@
     const frame = Object.assign(layout(look), { margin: { l: 68, r: 12, t: 10, b: 46 }, xaxis: axis(0, map.x), yaxis: axis(1, map.y) });
     // A length is the same in both directions, as in any map of distances.
     if (state.map === 0) frame.yaxis.scaleanchor = "x";
-    // A choice of colours keeps the part one had zoomed to; another map is another place.
+    // A choice of colors keeps the part one had zoomed to; another map is another place.
     frame.uirevision = "map" + state.map;
     return frame;
   }
@@ -201,7 +207,7 @@
     const look = theme(), map = maps[state.map], found = matching();
     const marks = marksOf(map, samples.colorings[state.coloring], found, look);
     const names = { type: "scatter", mode: "text", x: [], y: [], text: [], hoverinfo: "skip", textfont: { size: NAME_SIZE, color: look.quiet } };
-    Plotly.react(figure, [nearestLines(map, look), marks, names], mapFrame(map, look), CONFIG);
+    Plotly.react(figure, [nearestLines(map, look), marks, names, pairLines(map, look)], mapFrame(map, look), CONFIG);
     drawNames();
     document.getElementById("found").textContent =
       found ? found.filter(Boolean).length.toLocaleString("en") + " of " + count.toLocaleString("en") + " samples found" : "";
@@ -215,19 +221,19 @@
     const x = Math.max(box[0] - point[0], point[0] - box[2], 0), y = Math.max(box[1] - point[1], point[1] - box[3], 0);
     return x * x + y * y;
   }
-  function placeNames(centres, sizes, wanted, radius, gap, width, height) {
-    const taken = centres.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
-    return centres.map((centre, own) => {
+  function placeNames(centers, sizes, wanted, radius, gap, width, height) {
+    const taken = centers.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
+    return centers.map((center, own) => {
       if (!wanted[own]) return null;
       const [wide, high] = sizes[own];
       for (const [right, down] of SIDES) {
         const near = gap * (right && down ? 0.7 : 1);
-        const x = centre[0] + right * (wide / 2 + near), y = centre[1] + down * (high / 2 + near);
+        const x = center[0] + right * (wide / 2 + near), y = center[1] + down * (high / 2 + near);
         const box = [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2];
         if (box[0] < 0 || box[1] < 0 || box[2] > width || box[3] > height) continue;
         if (taken.some((other) => covers(box, other))) continue;
-        const far = away(box, centre);
-        if (centres.some((other, i) => (i < own ? away(box, other) <= far : away(box, other) < far))) continue;
+        const far = away(box, center);
+        if (centers.some((other, i) => (i < own ? away(box, other) <= far : away(box, other) < far))) continue;
         taken.push(box);
         return [x, y];
       }
@@ -240,10 +246,10 @@
     if (state.names && count <= MOST_NAMES) {
       pen.font = NAME_SIZE + "px " + LETTERS;
       const shown = samples.names.map((name) => short(name, LONGEST));
-      const centres = map.x.map((value, i) => [xaxis.c2p(value), yaxis.c2p(map.y[i])]);
+      const centers = map.x.map((value, i) => [xaxis.c2p(value), yaxis.c2p(map.y[i])]);
       const sizes = shown.map((name) => [pen.measureText(name).width + 2, NAME_SIZE + 2]);
-      const wanted = centres.map(([a, b], i) => (!found || found[i]) && a >= 0 && b >= 0 && a <= xaxis._length && b <= yaxis._length);
-      placeNames(centres, sizes, wanted, 0.6 * markSize(), 0.6 * markSize() + 3, xaxis._length, yaxis._length).forEach((place, i) => {
+      const wanted = centers.map(([a, b], i) => (!found || found[i]) && a >= 0 && b >= 0 && a <= xaxis._length && b <= yaxis._length);
+      placeNames(centers, sizes, wanted, 0.6 * markSize(), 0.6 * markSize() + 3, xaxis._length, yaxis._length).forEach((place, i) => {
         if (!place) return;
         x.push(xaxis.p2c(place[0]));
         y.push(yaxis.p2c(place[1]));
@@ -272,7 +278,7 @@
   const distances = unpack(heat), bounds = heat.alike ? [unpack(heat.lower), unpack(heat.upper)] : null;
   const places = Array.from({ length: heat.size }, (_, i) => i);
   function scaleOf(list) {
-    // Every value gets its own colour: steps, not a passage from one to the next.
+    // Every value gets its own color: steps, not a passage from one to the next.
     const scale = [];
     list.forEach((color, i) => scale.push([i / list.length, color], [(i + 1) / list.length, color]));
     return scale;
@@ -291,17 +297,17 @@
     const ramp = NEAR.map((color, i) => [i / (NEAR.length - 1), color]);
     const main = { type: "heatmap", x: places, y: places, z: distances, hoverinfo: "none", showscale: false, colorscale: ramp, zmin: heat.range[0], zmax: heat.range[1] };
     // Names only where there is room to read them.
-    const labelled = n <= MOST_LABELS && matrix.clientWidth / n >= 13 && matrix.clientWidth >= 520;
+    const labeled = n <= MOST_LABELS && matrix.clientWidth / n >= 13 && matrix.clientWidth >= 520;
     const axis = { range: [-0.5, n - 0.5], showgrid: false, zeroline: false, ticks: "", showticklabels: false, constrain: "domain" };
     const thin = { domain: [0, 0.03], showgrid: false, zeroline: false, ticks: "", showticklabels: false, fixedrange: true };
-    const texts = labelled ? heat.order.map((i) => short(samples.names[i], LONGEST)) : [];
-    const names = labelled
+    const texts = labeled ? heat.order.map((i) => short(samples.names[i], LONGEST)) : [];
+    const names = labeled
       ? { showticklabels: true, tickmode: "array", tickvals: places, ticktext: texts.map(literal), tickfont: { size: 12, color: look.quiet },
           ticks: "outside", ticklen: 5, tickcolor: "rgba(0,0,0,0)" }
       : {};
     const room = 20 + 8 * Math.max(0, ...texts.map((text) => text.length));
     const frame = Object.assign(layout(look), {
-      margin: { l: 8, r: labelled ? room : 8, t: 8, b: 8 },
+      margin: { l: 8, r: labeled ? room : 8, t: 8, b: 8 },
       xaxis: Object.assign({ domain: [0.04, 1] }, axis), yaxis: Object.assign({ domain: [0, 0.96], side: "right" }, axis, names, { range: [n - 0.5, -0.5] }),
       xaxis2: Object.assign({}, thin), yaxis2: Object.assign({}, thin, { domain: [0.97, 1] }), uirevision: "heatmap",
     });
@@ -323,12 +329,12 @@
     const names = i === j ? [short(samples.names[i], 80)] : [short(samples.names[i], 80), short(samples.names[j], 80)];
     const lines = ["distance " + digits(distances[point.y][point.x])];
     if (bounds && i !== j) {
-      lines.push(heat.confidence + " % interval " + digits(bounds[0][point.y][point.x], 3) + " to " + digits(bounds[1][point.y][point.x], 3));
-      if (alike[point.y][point.x]) lines.push("cannot be told apart");
+      lines.push(heat.confidence + "% interval " + digits(bounds[0][point.y][point.x], 3) + " to " + digits(bounds[1][point.y][point.x], 3));
+      if (alike[point.y][point.x]) lines.push("not distinguishable");
     }
     return showTip(shown.event, names, lines);
   }
-  /* ---- pairs that cannot be told apart: hatched, as an image that stretches with the axes ---- */
+  /* ---- pairs that are not distinguishable: hatched, as an image that stretches with the axes ---- */
   function unpackAlike() {
     if (!heat.alike) return null;
     const text = atob(heat.alike), n = heat.size;
@@ -403,16 +409,16 @@
     const codes = at.map((row) => used.indexOf(all[heat.order[row]]));
     const strip = { type: "bar", x: x, y: x.map(() => 1), yaxis: "y2", hoverinfo: "none", showlegend: false, customdata: at,
       marker: { color: codes.map((code) => used[code]), line: { width: 0 } } };
-    const labelled = n <= MOST_LABELS && wide / (n + groups.length) >= 15;
-    const texts = labelled ? at.map((row) => short(samples.names[heat.order[row]], LONGEST)) : [];
-    const names = labelled
+    const labeled = n <= MOST_LABELS && wide / (n + groups.length) >= 15;
+    const texts = labeled ? at.map((row) => short(samples.names[heat.order[row]], LONGEST)) : [];
+    const names = labeled
       ? { showticklabels: true, tickmode: "array", tickvals: x, ticktext: texts.map(literal), tickangle: -90, tickfont: { size: 12, color: look.quiet } }
       : { showticklabels: false };
     const frame = Object.assign(layout(look), {
       barmode: "stack", bargap: n <= 120 ? 0.14 : 0, dragmode: false, uirevision: "composition",
-      margin: { l: 54, r: 8, t: 8, b: labelled ? 20 + 7.5 * Math.max(0, ...texts.map((text) => Array.from(text).length)) : 10 },
+      margin: { l: 54, r: 8, t: 8, b: labeled ? 20 + 7.5 * Math.max(0, ...texts.map((text) => Array.from(text).length)) : 10 },
       xaxis: Object.assign({ range: [-0.7, end], showgrid: false, zeroline: false, ticks: "", fixedrange: true, anchor: "y2" }, names),
-      yaxis: { domain: [0.07, 1], range: [0, 1], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0", "25 %", "50 %", "75 %", "100 %"], fixedrange: true,
+      yaxis: { domain: [0.07, 1], range: [0, 1], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0", "25%", "50%", "75%", "100%"], fixedrange: true,
         tickfont: { size: 12, color: look.quiet }, gridcolor: look.line, zeroline: false },
       yaxis2: { domain: [0, 0.05], range: [0, 1], showticklabels: false, showgrid: false, zeroline: false, fixedrange: true },
     });
@@ -429,8 +435,52 @@
   function hoverComposition(shown) {
     const point = shown.points[0], row = point.customdata, i = heat.order[row], coloring = samples.colorings[state.coloring];
     const name = mixture.types[point.curveNumber];
-    const lines = name === undefined ? [] : [short(name, 60) + ": " + digits(100 * mixture.shares[row][point.curveNumber], 3) + " %"];
+    const lines = name === undefined ? [] : [short(name, 60) + ": " + digits(100 * mixture.shares[row][point.curveNumber], 3) + "%"];
     showTip(shown.event, [short(samples.names[i], 80)], lines.concat([cellsOf(i), lineOf(coloring, i)]));
+  }
+
+  /* ---- cells on a map ---- */
+  // Purple is less, gray is none, orange is more; the middle is seen on light and dark paper.
+  const DIVERGING = ["#542788", "#8073ac", "#b2abd2", "#b4b4b4", "#fdb863", "#e08214", "#b35806"];
+  function cellColors(choice, look) {
+    if (choice.kind === "witness") return choice.values.map((value) => rampColor(DIVERGING, (value + 1) / 2));
+    if (choice.kind === "types") return choice.codes.map((code) => (code >= cells.colors.length ? "#BDBDBD" : cells.colors[code]));
+    const all = colors(samples.colorings[choice.place], look.missing);
+    return cells.samples.map((i) => all[i]);
+  }
+  function cellText(choice, i) {
+    if (choice.kind === "witness") return choice.name + ": " + digits(choice.values[i], 2);
+    if (choice.kind === "types") return choice.name + ": " + short(choice.groups[choice.codes[i]], 60);
+    return lineOf(samples.colorings[choice.place], cells.samples[i]);
+  }
+  function cellFigure(look) {
+    const choice = cells.choices[state.cellColor], all = choice ? cellColors(choice, look) : cells.x.map(() => look.quiet);
+    // The strongest are drawn last.
+    const order = cells.x.map((_, i) => i);
+    if (choice && choice.kind === "witness") order.sort((a, b) => Math.abs(choice.values[a]) - Math.abs(choice.values[b]));
+    const axis = (text) => ({ title: { text: literal(short(text, 40)), font: { size: 13, color: look.quiet } }, showgrid: false, zeroline: false, showticklabels: false, linecolor: look.faint });
+    const marks = { type: "scatter", mode: "markers", x: order.map((i) => cells.x[i]), y: order.map((i) => cells.y[i]), customdata: order, hoverinfo: "none",
+      marker: { color: order.map((i) => all[i]), size: order.length <= 1000 ? 5 : 3.5, opacity: 0.85, line: { width: 0 } } };
+    const frame = Object.assign(layout(look), { margin: { l: 30, r: 8, t: 8, b: 34 }, uirevision: "cells", xaxis: axis(cells.title + " 1"), yaxis: axis(cells.title + " 2") });
+    frame.yaxis.scaleanchor = "x";
+    return { data: [marks], layout: frame };
+  }
+  function cellEntries(choice, look) {
+    if (choice.kind === "witness") return [["more " + short(cells.groups[0], 40), 1], ["equal", 0.5], ["more " + short(cells.groups[1], 40), 0]].map(([name, share]) => [name, rampColor(DIVERGING, share)]);
+    if (choice.kind === "types") return choice.groups.map((name, kind) => [short(name, 40), kind >= cells.colors.length ? "#BDBDBD" : cells.colors[kind]]);
+    const coloring = samples.colorings[choice.place], known = coloring.groups.map((name, code) => [short(name, 40), groupColor(code)]);
+    return coloring.codes.some((code) => code < 0) ? known.concat([["missing", look.missing]]) : known;
+  }
+  function drawCells() {
+    if (!cellPlot) return;
+    const look = theme(), made = cellFigure(look), choice = cells.choices[state.cellColor];
+    Plotly.react(cellPlot, made.data, made.layout, CONFIG);
+    document.getElementById("cellmap-legend").replaceChildren(
+      ...(choice ? cellEntries(choice, look).map(([name, color]) => item(color, "circle", name)) : []));
+  }
+  function hoverCell(shown) {
+    const i = shown.points[0].customdata, choice = cells.choices[state.cellColor];
+    showTip(shown.event, ["a cell of " + short(samples.names[cells.samples[i]], 80)], cells.choices.map((one) => cellText(one, i)));
   }
 
   /* ---- saving pictures and tables: made here, of what is in the page ---- */
@@ -473,7 +523,7 @@
       frame.xaxis.range = shown.xaxis.range.slice();
       frame.yaxis.range = shown.yaxis.range.slice();
       const names = Object.assign({}, figure.data[2], { textfont: { size: NAME_SIZE, color: look.quiet } });
-      return withLegend({ data: [nearestLines(map, look), marksOf(map, coloring, found, look), names], layout: frame },
+      return withLegend({ data: [nearestLines(map, look), marksOf(map, coloring, found, look), names, pairLines(map, look)], layout: frame },
         asLegend(coloring, look), short(coloring.name, 40), look, [figure.clientWidth, figure.clientHeight]);
     },
     heatmap: (look) => {
@@ -494,12 +544,17 @@
       const strip = asLegend(coloring, look).map((one) => Object.assign(one, { name: before + one.name, type: "bar", marker: { color: one.marker.color } }));
       return withLegend({ data: made.data.slice(-1), layout: made.layout }, named.concat(strip), short(mixture.annotation, 40), look, size);
     },
+    cellmap: (look) => {
+      const choice = cells.choices[state.cellColor];
+      const entries = choice ? cellEntries(choice, look).map(([name, color]) => ({ type: "scatter", mode: "markers", x: [null], y: [null], name: literal(name), showlegend: true, marker: { color: color, size: 10 } })) : [];
+      return withLegend(cellFigure(look), entries, choice ? short(choice.name, 40) : "", look, [cellPlot.clientWidth, cellPlot.clientHeight]);
+    },
     cells: (look) => {
       const found = data.sections.cells, [number, state] = found.colors;
       const shades = (color, sure) => sure.map((one) => (one ? color : mix(color, "#ffffff", 0.7)));
       return barPicture(look, found.types, [
-        { name: "how many", values: found.numbers, colors: shades(number, found.sure_numbers), edge: number },
-        { name: `in what state (pale: ${found.pale})`, values: found.states, colors: shades(state, found.sure_states), edge: state },
+        { name: "abundance", values: found.numbers, colors: shades(number, found.sure_numbers), edge: number },
+        { name: `cell state (pale: ${found.pale})`, values: found.states, colors: shades(state, found.sure_states), edge: state },
       ], "part of the distance");
     },
     scales: (look) => {
@@ -516,7 +571,7 @@
     const frame = Object.assign(layout(look), {
       paper_bgcolor: look.paper, plot_bgcolor: look.paper, barmode: "group", bargap: 0.3, showlegend: series.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
       margin: { l: 24 + 7.5 * longest, r: 30, t: series.length > 1 ? 50 : 12, b: 50 },
-      xaxis: { title: { text: title }, ticksuffix: " %", gridcolor: look.line, zeroline: true, zerolinecolor: look.quiet },
+      xaxis: { title: { text: title }, ticksuffix: "%", gridcolor: look.line, zeroline: true, zerolinecolor: look.quiet },
       yaxis: { autorange: "reversed", tickmode: "array", tickvals: labels.map((_, i) => i), ticktext: labels, showgrid: false, zeroline: false },
     });
     return { data: traces, layout: frame, size: [900, 110 + names.length * (12 + 18 * series.length)] };
@@ -553,6 +608,7 @@
     drawMap();
     drawHeatmap();
     drawComposition();
+    drawCells();
   }
   function choose(event) {
     state.coloring = Number(event.target.value);
@@ -581,6 +637,11 @@
   mapMenu.addEventListener("change", () => { state.map = Number(mapMenu.value); drawMap(); });
   lines.checked = state.lines;
   lines.addEventListener("change", () => { state.lines = lines.checked; drawMap(); });
+  const pairBox = document.getElementById("pairs");
+  if (pairBox) {
+    pairBox.checked = state.pairs;
+    pairBox.addEventListener("change", () => { state.pairs = pairBox.checked; drawMap(); });
+  }
   const nameBox = document.getElementById("names");
   nameBox.checked = state.names;
   nameBox.addEventListener("change", () => { state.names = nameBox.checked; drawNames(); });
@@ -589,6 +650,11 @@
     const orderMenu = document.getElementById("bar-order");
     orderMenu.value = state.order;
     orderMenu.addEventListener("change", () => { state.order = orderMenu.value; drawComposition(); });
+  }
+  const cellMenu = document.getElementById("cellmap-choice");
+  if (cellMenu) {
+    cellMenu.value = "0";
+    cellMenu.addEventListener("change", () => { state.cellColor = Number(cellMenu.value); drawCells(); });
   }
   document.getElementById("find").addEventListener("input", (event) => { state.find = event.target.value; drawMap(); });
   document.getElementById("copy").addEventListener("click", copy);
@@ -599,16 +665,23 @@
   figure.on("plotly_relayout", drawNames);
   matrix.on("plotly_hover", hoverHeatmap);
   if (bars) bars.on("plotly_hover", hoverComposition);
-  [figure, matrix, bars].filter(Boolean).forEach((plot) => {
+  if (cellPlot) cellPlot.on("plotly_hover", hoverCell);
+  [figure, matrix, bars, cellPlot].filter(Boolean).forEach((plot) => {
     plot.on("plotly_unhover", hideTip);
     plot.addEventListener("mouseleave", hideTip);
   });
   // A finger never leaves a figure; it touches something else.
   document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".figure")) hideTip(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = Array.from(document.querySelectorAll("details:not([open])"));
+    opened.forEach((details) => { details.open = true; });
+  });
+  window.addEventListener("afterprint", () => opened.forEach((details) => { details.open = false; }));
   window.addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; drawAll(); });
   window.addEventListener("afterprint", () => { delete document.documentElement.dataset.theme; drawAll(); });
   let width = window.innerWidth;
-  window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; drawMap(); drawHeatmap(); drawComposition(); } });
+  window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; drawMap(); drawHeatmap(); drawComposition(); drawCells(); } });
   document.documentElement.dataset.ready = "yes";
 })();

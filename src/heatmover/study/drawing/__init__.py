@@ -1,1 +1,1 @@
-"""Drawing: maps, heatmaps and colors from plain arrays; it knows neither AnnData nor studies."""
+"""Draw maps and heatmaps from plain arrays, for `pl`, reports and comparisons; independent of AnnData."""

@@ -1,4 +1,4 @@
-"""All distances as colors, ordered by clustering, with a tree and variables above."""
+"""Draw distances as a clustered heatmap with a tree and strips of variables, for `pl` and reports."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import numpy as np
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted
-from heatmover.errors import InvalidInputError
 from heatmover.study.drawing import style as picture
 from heatmover.study.drawing.style import INK, MISSING, QUIET, DrawnVariable, Palette
 
-__all__ = ["draw_heatmap", "leaf_order"]
-
-# Shares of the side of the heatmap.
-STRIP, GAP, TREE, BESIDE, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
-# Quantiles of the distances between which colors change.
+# Sizes and positions of the strips, tree and color bar, as shares of the side of the heatmap.
+STRIP, GAP, TREE, TO_THE_RIGHT, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
+# Distances below the first quantile share one color, as do distances above the second.
 CONTRAST = (0.01, 0.99)
-# A name needs so many points of height to be read.
+# Smallest height in points at which a name is legible, and largest font size.
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0
-# The best order of leaves takes time with the cube of their number: 1 s for 634 samples, 12 s for 2,000.
+# Largest number of samples for which the leaves of the tree are ordered optimally. The time grows with the cube of the
+# number: 1 s for 634 samples, 12 s for 2,000.
 MOST_ORDERED = 1_000
-# Stripes over pairs that cannot be told apart, and where colors turn from dark to light.
+# Hatch over pairs that are not distinguishable, and value on the color scale at which colors change from dark to light.
 HATCH, HALFWAY = "////", 0.55
-# Stripes are a picture of about so many pixels: as hatches of matplotlib they took 7 to 23 s for 600 samples.
+# Approximate side in pixels of the image of stripes. An image is used because hatches by matplotlib took 7 to 23 s for
+# 600 samples.
 PIXELS = 1_200
-# A longer legend would run out of the picture.
+# Largest number of groups in a legend; a longer legend would not fit.
 MOST_IN_LEGEND = 10
 
 
@@ -48,24 +47,21 @@ def draw_heatmap(
     axes
         Matplotlib axes for the heatmap.
     names, distances
-        Of the samples; ``(n_samples, n_samples)``.
+        Names of the samples, and their distances ``(n_samples, n_samples)``.
     variables
-        One strip each.
+        Variables, each shown as a strip.
     palette
-        A mapping from groups to colors, for all strips.
+        Mapping from groups to colors, for all strips; None for the default colors.
     alike
-        ``(n_samples, n_samples)``: pairs that cannot be told apart, which are hatched; None if nobody knows.
+        ``(n_samples, n_samples)``: true for pairs that are not distinguishable; they are hatched. None if not assessed.
 
     Returns
     -------
     dict of str to matplotlib.axes.Axes
-        ``"heatmap"``, ``"dendrogram"``, ``"colorbar"``, and if there are variables ``"strips"``.
+        Axes ``"heatmap"``, ``"dendrogram"``, ``"colorbar"`` and, with variables, ``"strips"``.
     """
     for variable in variables:
-        if len(variable.groups) > picture.MOST_GROUPS:
-            raise InvalidInputError(
-                f"at most {counted(picture.MOST_GROUPS, 'group')} to tell apart", f"{len(variable.groups)}"
-            )
+        variable.check_groups()
     shades = _shades(variables, palette)
     from scipy.cluster.hierarchy import dendrogram
 
@@ -86,14 +82,19 @@ def draw_heatmap(
     parts["dendrogram"].set_title(
         f"Distances between {counted(len(order), 'sample')}", loc="left", color=INK, fontsize=14, pad=8
     )
-    parts["colorbar"] = _draw_bar(axes, image)
+    parts["colorbar"] = place = axes.inset_axes([1 + TO_THE_RIGHT, BAR_BOTTOM, 0.035, 1 - BAR_BOTTOM])
+    bar = axes.figure.colorbar(image, cax=place, extend="both")
+    bar.outline.set_visible(False)
+    place.tick_params(colors=QUIET, labelsize=8, length=2)
+    place.locator_params(nbins=5)
+    place.set_title("distance", loc="left", fontsize=9, color=INK, pad=6)
     _draw_legends(axes, variables, shades, marked)
     _write_names(axes, [names[i] for i in order])
     return parts
 
 
 def leaf_order(distances: Float64) -> Int64:
-    """Return the samples in the order of the leaves of the heatmap's tree, like beside like, ``(n_samples,)``."""
+    """Return the order of the leaves of the heatmap's tree, with similar samples adjacent, ``(n_samples,)``."""
     from scipy.cluster.hierarchy import leaves_list
 
     return np.asarray(leaves_list(_cluster(distances)), dtype=np.int64)
@@ -109,7 +110,8 @@ def _cluster(distances: Float64) -> Float64:
 
 
 def _draw_distances(axes: Any, matrix: Float64) -> Any:
-    # From zero, which is on the diagonal only, and to one outlier, all else would have nearly the same color.
+    # Limit the color range by quantiles: with zero (the diagonal) and one outlier as limits, all other colors would
+    # look alike.
     low, high = np.quantile(matrix[np.triu_indices(len(matrix), 1)], CONTRAST)
     image = axes.imshow(
         matrix,
@@ -128,22 +130,23 @@ def _draw_distances(axes: Any, matrix: Float64) -> Any:
 
 
 def _shades(variables: list[DrawnVariable], palette: Palette) -> list[list[Any]]:
-    """Return the colors of the groups of each variable, different ones as long as there are some left."""
+    """Return the color of each group of each variable, with as few repetitions as possible.
+
+    After all colors have been used, lighter and then darker versions follow, because a strip cannot show groups by
+    shape.
+    """
+    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
     shades, used = [], 0
     for variable in variables:
-        shades.append([_shade(used + code, group, palette) for code, group in enumerate(variable.groups)])
+        own = []
+        for code, group in enumerate(variable.groups, start=used):
+            color = np.array(colors.to_rgb(picture.color_of(code, group, palette)))
+            other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLORS) % 3]
+            chosen = isinstance(palette, Mapping) and group in palette
+            own.append(color if chosen else (1 - share) * color + share * other)
+        shades.append(own)
         used += len(variable.groups)
     return shades
-
-
-def _shade(code: int, group: str, palette: Palette) -> Any:
-    """Return a color; when all have been used, their lighter and then their darker kin, for a strip has no shapes."""
-    colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
-    color = np.array(colors.to_rgb(picture.color_of(code, group, palette)))
-    if isinstance(palette, Mapping) and group in palette:
-        return color
-    other, share = ((0.0, 0.0), (1.0, 0.55), (0.0, 0.45))[code // len(picture.COLORS) % 3]
-    return (1 - share) * color + share * other
 
 
 def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades: list[list[Any]]) -> Any:
@@ -154,7 +157,7 @@ def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades
     axes.tick_params(axis="y", labelsize=9, colors=INK, labelleft=True, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    # A white line between strips, which would otherwise run into each other.
+    # White lines separate the strips.
     for edge in range(1, len(variables)):
         axes.axhline(edge - 0.5, color="white", linewidth=1.0)
     return axes
@@ -163,12 +166,12 @@ def _draw_strips(axes: Any, variables: list[DrawnVariable], order: Int64, shades
 def _colors(variable: DrawnVariable, shades: list[Any]) -> Float64:
     """Return the color of each sample, ``(n_samples, 3)``."""
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
-    grey = colors.to_rgb(MISSING)
+    gray = colors.to_rgb(MISSING)
     if variable.numbers is not None:
         scaled = _norm(variable)(np.where(variable.missing, 0, variable.numbers))
         shown = np.asarray(picture.color_map("cividis")(np.ma.filled(scaled, 0)))[:, :3]
-        return np.where(variable.missing[:, None], grey, shown)
-    return np.array([*map(colors.to_rgb, shades), grey])[variable.codes]  # missing is coded -1, the last
+        return np.where(variable.missing[:, None], gray, shown)
+    return np.array([*map(colors.to_rgb, shades), gray])[variable.codes]  # code -1 (missing) selects gray
 
 
 def _norm(variable: DrawnVariable) -> Any:
@@ -179,7 +182,7 @@ def _norm(variable: DrawnVariable) -> Any:
 
 def _draw_tree(axes: Any, tree: dict[str, Any], n_samples: int) -> Any:
     collections = import_extra("matplotlib.collections", package="matplotlib", extra="cohort")
-    # SciPy puts leaves at 5, 15, 25, ...; the pixels of the heatmap are at 0, 1, 2, ...
+    # SciPy places leaves at 5, 15, 25, ...; the pixels of the heatmap are at 0, 1, 2, ...
     lines = [np.column_stack([(np.array(x) - 5) / 10, y]) for x, y in zip(tree["icoord"], tree["dcoord"], strict=True)]
     width = float(np.clip(60 / n_samples, 0.35, 1.0))
     axes.add_collection(collections.LineCollection(lines, colors=QUIET, linewidths=width, capstyle="projecting"))
@@ -189,18 +192,8 @@ def _draw_tree(axes: Any, tree: dict[str, Any], n_samples: int) -> Any:
     return axes
 
 
-def _draw_bar(axes: Any, image: Any) -> Any:
-    place = axes.inset_axes([1 + BESIDE, BAR_BOTTOM, 0.035, 1 - BAR_BOTTOM])
-    bar = axes.figure.colorbar(image, cax=place, extend="both")
-    bar.outline.set_visible(False)
-    place.tick_params(colors=QUIET, labelsize=8, length=2)
-    place.locator_params(nbins=5)
-    place.set_title("distance", loc="left", fontsize=9, color=INK, pad=6)
-    return place
-
-
 def _hatch(axes: Any, marked: Bool, image: Any) -> None:
-    """Draw stripes over pairs, dark ones on light colors and light ones on dark."""
+    """Draw stripes over marked pairs, dark on light colors and light on dark colors."""
     if not marked.any():
         return
     colors = import_extra("matplotlib.colors", package="matplotlib", extra="cohort")
@@ -216,53 +209,28 @@ def _hatch(axes: Any, marked: Bool, image: Any) -> None:
 
 
 def _draw_legends(axes: Any, variables: list[DrawnVariable], shades: list[list[Any]], marked: Bool | None) -> None:
-    """Write what stripes and the colors of the strips mean, one below the other beside the heatmap."""
+    """Draw the legends of stripes and strips below each other, to the right of the heatmap."""
     legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
     if marked is not None:
-        legends.insert(0, _hatch_legend(axes, marked))
+        patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
+        handle = patches.Patch(facecolor=picture.NEAR_TO_FAR[1], edgecolor="white", hatch=HATCH, linewidth=0)
+        n_pairs = len(marked) * (len(marked) - 1) // 2
+        label = f"{int(marked.sum()) // 2:,} of {counted(n_pairs, 'pair')}"
+        legends.insert(0, _add_legend(axes, [handle], [label], "not distinguishable", handletextpad=0.5))
     if not legends:
         return
-    # The sizes of legends are known once they are drawn, and that of the heatmap once there is room for them.
+    # Draw twice: legends have a size only after the first drawing, and the heatmap has its final size after the second.
     for _ in range(2):
         axes.figure.canvas.figure.draw_without_rendering()
         side = axes.get_window_extent().height
         top = BAR_BOTTOM - 0.07
         for legend in legends:
-            legend.set_bbox_to_anchor((1 + BESIDE, top), transform=axes.transAxes)
+            legend.set_bbox_to_anchor((1 + TO_THE_RIGHT, top), transform=axes.transAxes)
             top -= legend.get_window_extent().height / side + 0.035
 
 
 def _legend(axes: Any, variable: DrawnVariable, shades: list[Any]) -> Any:
-    lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
-    entries = _entries(variable, shades)
-    handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
-    return _add_legend(axes, handles, [label for _, label in entries], picture.shortened(variable.name))
-
-
-def _hatch_legend(axes: Any, marked: Bool) -> Any:
-    patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
-    handle = patches.Patch(facecolor=picture.NEAR_TO_FAR[1], edgecolor="white", hatch=HATCH, linewidth=0)
-    n_samples, alike = len(marked), int(marked.sum()) // 2
-    label = f"{alike:,} of {counted(n_samples * (n_samples - 1) // 2, 'pair')}"
-    return _add_legend(axes, [handle], [label], "cannot be told apart", handletextpad=0.5)
-
-
-def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, handletextpad: float = 0.1) -> Any:
-    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
-    # Not axes.legend, which keeps the last one as its own and would draw it twice.
-    legend = legends.Legend(
-        axes, handles, labels, title=title, loc="upper left",
-        bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
-        handletextpad=handletextpad, labelspacing=0.25, borderaxespad=0, borderpad=0,
-    )  # fmt: skip
-    axes.add_artist(picture.inert(legend))
-    # As an artist of the axes it would count as clipped to them, and the layout would leave no room for it.
-    legend.set_clip_on(False)
-    return legend
-
-
-def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]]:
-    """Return colors and what they mean."""
+    """Draw the legend of a strip."""
     if variable.numbers is not None:
         norm, colors = _norm(variable), picture.color_map("cividis")
         ticks = import_extra("matplotlib.ticker", package="matplotlib", extra="cohort").MaxNLocator(4)
@@ -272,20 +240,33 @@ def _entries(variable: DrawnVariable, shades: list[Any]) -> list[tuple[Any, str]
     else:
         order = np.argsort(-variable.sizes, kind="stable")
         shown = np.sort(order[:MOST_IN_LEGEND]) if len(order) > MOST_IN_LEGEND + 1 else np.arange(len(order))
-        entries = [(shades[code], _entry(variable, int(code))) for code in shown]
+        sizes = variable.sizes.tolist()
+        entries = [(shades[i], picture.legend_label(variable.groups[i], sizes[i])) for i in shown.tolist()]
         if len(shown) < len(order):
             entries.append(("none", f"and {len(order) - len(shown)} more"))
     if variable.missing.any():
         entries.append((MISSING, f"missing ({int(variable.missing.sum())})"))
-    return entries
+    lines = import_extra("matplotlib.lines", package="matplotlib", extra="cohort")
+    handles = [lines.Line2D([], [], linestyle="", marker="s", markersize=6, color=color) for color, _ in entries]
+    return _add_legend(axes, handles, [label for _, label in entries], picture.shortened(variable.name))
 
 
-def _entry(variable: DrawnVariable, code: int) -> str:
-    return picture.legend_label(variable.groups[code], int(variable.sizes[code]))
+def _add_legend(axes: Any, handles: list[Any], labels: list[str], title: str, handletextpad: float = 0.1) -> Any:
+    legends = import_extra("matplotlib.legend", package="matplotlib", extra="cohort")
+    # axes.legend would register the last legend with the axes and draw it twice.
+    legend = legends.Legend(
+        axes, handles, labels, title=title, loc="upper left",
+        bbox_to_anchor=(1, 1), frameon=False, fontsize=8, title_fontsize=9, labelcolor=INK, alignment="left",
+        handletextpad=handletextpad, labelspacing=0.25, borderaxespad=0, borderpad=0,
+    )  # fmt: skip
+    axes.add_artist(picture.inert(legend))
+    # By default, an artist is clipped to its axes, and the layout would reserve no space for the legend.
+    legend.set_clip_on(False)
+    return legend
 
 
 def _write_names(axes: Any, names: list[str]) -> None:
-    """Write the names left and below, if there is room for letters that can be read."""
+    """Write the names of the samples to the left of the heatmap and below it, if there is space for legible letters."""
     room = picture.room(axes, len(names), across=False)
     if room < LEAST_NAME_POINTS:
         return

@@ -1,4 +1,4 @@
-"""The map of samples: points by group or number, a line to the nearest, and names where they fit."""
+"""Draw the map of samples and place their names, for `pl`, reports and `Comparison.plot`."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._base.types import Bool, Float64, Int64
+from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted
-from heatmover.errors import InvalidInputError
 from heatmover.study.drawing import style as picture
 from heatmover.study.drawing.style import FAINT, INK, MISSING, QUIET, DrawnVariable
 
-__all__ = ["SampleMap", "axis_labels", "place_names"]
-
 NAME_POINTS = 8
 GAP_POINTS = 6.0
-# Of more samples few names would find room, and the search for it grows with the square of their number: 1.2 s for 634.
+# Largest number of samples whose names are written. With more samples, few names would fit, and the time to search for
+# space grows with the square of the number: 1.2 s for 634 samples.
 MOST_NAMES = 1_000
-# Up to so many samples there is room at the edge for the names of all.
+# Up to this number of samples, the margin of the map is wide enough for all names.
 FEW = 100
-# Area of a marker, in square points, up to so many samples. Beyond it shrinks with the root of their number: in full
-# proportion the 634 samples of a real cohort were specks without a shape.
+# Area of a marker in square points, and number of samples up to which this area is used. With more samples, the area is
+# inversely proportional to the square root of their number. With areas inversely proportional to the number, the 634
+# samples of a real cohort became specks without a recognizable shape.
 MARKER, ROOMY = 62.0, 60
-# Room for the title, and in a legend for the symbol of a group and for a letter of its name, in points. A legend that
-# does not fit beside the title stands beside the map, in columns of so many rows.
+# Width in points of the title, of a legend symbol, and of a letter in a legend. A legend that does not fit next to the
+# title is drawn next to the map, in columns of ``LEGEND_ROWS`` rows.
 TITLE_POINTS, ENTRY_POINTS, LETTER_POINTS, LEGEND_ROWS = 190, 26, 6.2, 24
-# Where a name may stand around its point, best first: horizontally, vertically.
+# Horizontal and vertical positions of a name around its point, best first.
 SIDES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)], dtype=np.float64)
-# At a corner a name may be nearer: its box touches the point at one letter only.
+# Factor that reduces the gap for names at a corner: they may be nearer, because only one letter is close to the point.
 AT_CORNERS = 0.7
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SampleMap:
-    """What the picture of a sample map shows.
+    """Content of a sample map.
 
     Attributes
     ----------
     names
         Name of each sample.
     coordinates
-        ``(n_samples, 2)``.
+        ``(n_samples, 2)``: positions of the samples.
     labels
-        Of the two axes.
+        Labels of the two axes.
     nearest
-        ``(n_samples,)``: index of the sample nearest to each.
+        ``(n_samples,)``: index of the sample nearest to each sample.
     variable
-        What the colors show, or None.
+        Variable that the colors show; None for a single color.
     palette
         Colors of groups, or the name of a color map for numbers.
     """
@@ -64,14 +63,9 @@ class SampleMap:
     palette: picture.Palette = None
 
     def draw(self, axes: Any, *, with_names: bool | None = None, title: str | None = None) -> Any:
-        """Draw into matplotlib axes and return them."""
-        groups = () if self.variable is None else self.variable.groups
-        if len(groups) > picture.MOST_GROUPS:
-            raise InvalidInputError(
-                f"at most {counted(picture.MOST_GROUPS, 'group')} to tell apart",
-                f"{len(groups)}",
-                "join rare ones; numbers that are stored as text become a colour bar as numbers",
-            )
+        """Draw the map into matplotlib axes, and return the axes."""
+        if self.variable is not None:
+            self.variable.check_groups()
         _draw_nearest(axes, self.coordinates, self.nearest)
         self._draw_samples(axes)
         self._draw_frame(axes, f"Map of {counted(len(self.names), 'sample')}" if title is None else title)
@@ -84,7 +78,12 @@ class SampleMap:
         return MARKER * min(1.0, math.sqrt(ROOMY / len(self.names)))
 
     def _draw_samples(self, axes: Any) -> None:
-        style = {"s": self._marker, "edgecolor": "white", "linewidth": 0.115 * math.sqrt(self._marker), "zorder": 3}
+        style: dict[str, Any] = {
+            "s": self._marker,
+            "edgecolor": "white",
+            "linewidth": 0.115 * math.sqrt(self._marker),
+            "zorder": 3,
+        }
         if self.variable is None:
             axes.scatter(*self.coordinates.T, color=picture.COLORS[0], **style)
             return
@@ -93,29 +92,23 @@ class SampleMap:
             label = f"missing ({int(gaps.sum())})"
             axes.scatter(*self.coordinates[gaps].T, color=MISSING, label=label, **{**style, "zorder": 2})
         if self.variable.numbers is not None:
-            self._draw_numbers(axes, self.variable.numbers, style)
+            # Draw edges, because light colors would be invisible on white.
+            style |= {"edgecolor": QUIET, "linewidth": 0.4 * style["linewidth"]}
+            style |= {"c": self.variable.numbers[~gaps], "cmap": picture.color_map(self.palette)}
+            drawn = axes.scatter(*self.coordinates[~gaps].T, **style)
+            picture.color_bar(axes, drawn, self.variable.name, aspect=28, shrink=0.8)
             return
-        # The smaller a group, the further in front: hundreds of others would hide it.
+        # Draw smaller groups in front, because hundreds of other samples would hide them.
         front = np.argsort(np.argsort(-self.variable.sizes, kind="stable")) / 100
         for code, (group, size) in enumerate(zip(self.variable.groups, self.variable.sizes, strict=True)):
             style["zorder"] = 3 + front[code]
             axes.scatter(
                 *self.coordinates[self.variable.codes == code].T,
                 color=picture.color_of(code, group, self.palette),
-                marker=picture.shape_of(code),
+                marker=picture.SHAPES[code % len(picture.SHAPES)],
                 label=picture.legend_label(group, int(size)),
                 **style,
             )
-
-    def _draw_numbers(self, axes: Any, numbers: Float64, style: dict[str, Any]) -> None:
-        known = ~np.isnan(numbers)
-        # The light end of a color map would vanish on white without an edge.
-        style = style | {"edgecolor": QUIET, "linewidth": 0.4 * style["linewidth"]}
-        drawn = axes.scatter(
-            *self.coordinates[known].T, c=numbers[known], cmap=picture.color_map(self.palette), **style
-        )
-        assert self.variable is not None
-        picture.color_bar(axes, drawn, self.variable.name, aspect=28, shrink=0.8)
 
     def _draw_frame(self, axes: Any, title: str) -> None:
         axes.set_aspect("equal", adjustable="datalim")
@@ -132,8 +125,9 @@ class SampleMap:
         handles, labels = axes.get_legend_handles_labels()
         if self.variable is not None and self.variable.missing.any():
             handles, labels = [*handles[1:], handles[0]], [*labels[1:], labels[0]]
-        # Outside the axes, where it cannot cover a sample: above, or beside if there are many.
-        above = TITLE_POINTS + sum(ENTRY_POINTS + LETTER_POINTS * len(label) for label in labels) < _width(axes)
+        # Place the legend above the axes, or to the right if the legend is long, so that it covers no sample.
+        width = axes.get_window_extent().width / axes.figure.canvas.figure.dpi * 72
+        above = TITLE_POINTS + sum(ENTRY_POINTS + LETTER_POINTS * len(label) for label in labels) < width
         place = (
             {"loc": "lower right", "bbox_to_anchor": (1.0, 1.02), "ncols": len(labels)}
             if above
@@ -157,21 +151,16 @@ class SampleMap:
 
 
 def axis_labels(basis: str, shares: Any = None) -> tuple[str, str]:
-    """Return the labels of the two axes of a map, with the share of the variation that each shows, if known."""
+    """Return the labels of the two axes of a map, with the share of the variation on each axis, if available."""
     if basis == "mds":
-        told = ["", ""] if shares is None else [f" ({100 * share:.0f} % of the variation)" for share in shares[:2]]
-        return f"axis 1{told[0]}", f"axis 2{told[1]}"
+        notes = ["", ""] if shares is None else [f" ({100 * share:.0f}% of the variation)" for share in shares[:2]]
+        return f"axis 1{notes[0]}", f"axis 2{notes[1]}"
     word = {"diffusion": "diffusion", "phate": "PHATE", "umap": "UMAP"}.get(basis, basis)
     return f"{word} 1", f"{word} 2"
 
 
-def _width(axes: Any) -> float:
-    """Return the width of axes in points."""
-    return float(axes.get_window_extent().width / axes.figure.canvas.figure.dpi * 72)
-
-
 def _draw_nearest(axes: Any, coordinates: Float64, nearest: Int64) -> None:
-    # One line with gaps: hundreds of lines would make a vector file slow.
+    # Draw one line with gaps, because hundreds of lines would make a vector file slow.
     gaps = np.full(len(nearest), np.nan)
     x, y = (
         np.column_stack([axis, axis[nearest], gaps]).ravel() for axis in np.asarray(coordinates, dtype=np.float64).T
@@ -181,9 +170,9 @@ def _draw_nearest(axes: Any, coordinates: Float64, nearest: Int64) -> None:
 
 
 def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker: float) -> None:
-    """Write each name where it hides nothing and is nearest to its own sample; leave it out if there is no room."""
+    """Write each name where it hides nothing and is nearest to its own sample; omit names that do not fit."""
     effects = import_extra("matplotlib.patheffects", package="matplotlib", extra="cohort")
-    figure = axes.figure.canvas.figure  # the whole one, also from a part of it
+    figure = axes.figure.canvas.figure  # the whole figure, even if the axes are in a subfigure
     figure.draw_without_rendering()
     pixels = figure.dpi / 72
     texts = [
@@ -202,7 +191,8 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker:
         )
         for name, place in zip(names, coordinates, strict=True)
     ]
-    # One for all: without it matplotlib makes a new one for every text, 8 s for 634 of them.
+    # Use one renderer for all texts. Otherwise matplotlib makes a renderer for each text, which takes 8 s for 634
+    # texts.
     agg = import_extra("matplotlib.backends.backend_agg", package="matplotlib", extra="cohort")
     renderer = agg.RendererAgg(1, 1, figure.dpi)
     extents = [text.get_window_extent(renderer) for text in texts]
@@ -224,27 +214,29 @@ def _draw_names(axes: Any, names: tuple[str, ...], coordinates: Float64, marker:
 def place_names(
     centers: Float64, sizes: Float64, *, radius: float, gap: float, frame: tuple[float, float, float, float]
 ) -> Float64:
-    """Return where the middle of each name is relative to its point, NaN where there is no room.
+    """Return the offset of the middle of each name from its point; NaN for names that do not fit.
 
-    Names are placed in their order, each on the first of eight sides where it is within the frame, covers no point
-    and no name, and is nearer to its own point than to any other: beside another it would be read as that one's.
+    Names are placed one after the other, each at the first of eight positions that satisfies three conditions: the name
+    is within the axes, covers no point or other name, and is nearer to its own point than to any other point, so that
+    readers assign it to the correct point.
 
     Parameters
     ----------
     centers
-        ``(n_points, 2)``: where the points are, in pixels.
+        ``(n_points, 2)``: positions of the points, in pixels.
     sizes
         ``(n_points, 2)``: width and height of each name.
     radius
-        Of a point: a square of this half side is kept free.
+        Half side of the square around a point that names must not cover.
     gap
-        Between the middle of a point and its name.
+        Distance between the middle of a point and its name.
     frame
-        Left, bottom, right, top.
+        Left, bottom, right and top edge of the area for names, in pixels.
 
     Returns
     -------
     ndarray of shape (n_points, 2)
+        Offsets in pixels.
 
     Examples
     --------
@@ -254,7 +246,7 @@ def place_names(
            [  0.,  10.]])
     """
     count = len(centers)
-    # Boxes that are taken: all points, then the names that were placed.
+    # Occupied boxes: all points, followed by the names placed so far.
     low, high = np.empty((2 * count, 2)), np.empty((2 * count, 2))
     low[:count], high[:count] = centers - radius, centers + radius
     taken = count
@@ -265,22 +257,13 @@ def place_names(
         steps = SIDES * (sizes[own] / 2 + near)
         left, right = centers[own] + steps - sizes[own] / 2, centers[own] + steps + sizes[own] / 2
         inside = (left >= edges[:2]).all(axis=1) & (right <= edges[2:]).all(axis=1)
-        free = inside & ~_overlaps(left, right, low[:taken], high[:taken]) & _is_nearest(own, left, right, centers)
+        overlaps = ((left[:, None] < high[:taken]) & (low[:taken] < right[:, None])).all(axis=2).any(axis=1)
+        # If several points are equally near, argmin returns the first.
+        outside = np.maximum(np.maximum(left[:, None] - centers, centers - right[:, None]), 0)
+        free = inside & ~overlaps & ((outside**2).sum(axis=2).argmin(axis=1) == own)
         if free.any():
             side = int(free.argmax())
             offsets[own] = steps[side]
             low[taken], high[taken] = left[side], right[side]
             taken += 1
     return offsets
-
-
-def _overlaps(left: Float64, right: Float64, low: Float64, high: Float64) -> Bool:
-    """Return which boxes overlap any of others, ``(n_boxes,)``."""
-    both = (left[:, None] < high) & (low < right[:, None])
-    return np.asarray((both[..., 0] & both[..., 1]).any(axis=1), dtype=bool)
-
-
-def _is_nearest(own: int, left: Float64, right: Float64, centers: Float64) -> Bool:
-    """Return which boxes have no point nearer than their own; of equally near ones the first counts."""
-    outside = np.maximum(np.maximum(left[:, None] - centers, centers - right[:, None]), 0)
-    return np.asarray((outside**2).sum(axis=2).argmin(axis=1) == own)

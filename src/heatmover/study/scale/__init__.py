@@ -1,4 +1,4 @@
-"""Cohorts larger than memory, in threads or on a Dask cluster: landmarks approximate the cells, read piece by piece."""
+"""Compare cohorts that do not fit into memory, by landmarks, in threads or on a Dask cluster; for users."""
 
 from heatmover.study.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
 from heatmover.study.scale.stages import connected

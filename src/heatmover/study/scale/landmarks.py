@@ -1,9 +1,11 @@
-"""Landmarks of cells on disk: draw cells, find centers, count every cell at its nearest, within a memory budget."""
+"""Approximate cells on disk by landmarks within a memory budget: draw cells, find centers, count cells at centers.
+
+For the other modules of this folder only. Reads the files of a cohort, and copies a table of text to a binary file.
+"""
 
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.files import Arrays
 from heatmover._base.progress import Progress
 from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int32, Int64, Intp
@@ -31,28 +34,29 @@ from heatmover.graphs import Landmarks
 from heatmover.graphs.centers import ITERATIONS, PER_LANDMARK, CenterSearch, k_means
 from heatmover.graphs.distinct import distinct_points
 from heatmover.study.cell_types import Annotation, CellMasses
-from heatmover.study.landmarking import samples_to_draw
-from heatmover.study.scale.stages import UNFINISHED, Arrays, Stages, Task
+from heatmover.study.comparison import samples_to_draw
+from heatmover.study.scale.stages import UNFINISHED, Stages, Task
 
-__all__ = ["CellCounts", "CellsDrawn", "count_cells", "draw_cells", "find_centers", "make_budget", "seekable"]
-
-# Cells of a piece, which is what a task does, a checkpoint keeps and a dead worker loses: 5 to 10 s of work with
-# 27,000 landmarks. It does not depend on memory or workers, so that these may change before a run is resumed.
+# Largest and smallest number of cells per task, and desired number of tasks. Each task writes one file of the
+# checkpoint. If a worker dies, one task is lost: 5 to 10 s of computation with 27,000 landmarks. The size of tasks does
+# not depend on memory or workers, so both may change before a run is resumed.
 MOST_CELLS, LEAST_CELLS, PIECES = 2**18, 2**13, 64
-# Rows in memory at a time: fewer are read and searched more slowly, more bring nothing.
+# Largest and smallest number of rows in memory at a time: fewer rows are slower to read and search; more rows are not
+# faster.
 MOST_ROWS, LEAST_ROWS = 2**16, 2**11
-# What the search for the nearest landmark takes beside the points, per thread: 50 MB measured.
+# Bytes that each thread needs to search for nearest landmarks, without the points; 50 MB were measured.
 SEARCH_BYTES = 64_000_000
-# Copies of a block at once: as read, as points, in float64, and the difference from the landmarks.
+# Number of simultaneous copies of a block in memory: values as read, points, points in float64, and differences from
+# the landmarks.
 BLOCK_COPIES = 5
-# Cells that tell what landmarks cost, as in `landmark_agreement`.
+# Number of cells on which the agreement of landmarks is measured, as in `landmark_agreement`.
 AGREEMENT_POINTS = 10_000
-# Scales kept by the default settings, at most; of a landmark's neighbors both directions are stored, and kernels,
-# normalization and the recurrence hold copies.
+# Largest number of scales with default settings; and bytes per edge of the graph: each edge is stored in both
+# directions, and copied for the kernel, for normalization and for the recurrence.
 SCALES, EDGE_BYTES = 16, 60
-# Independent streams of one seed, so that the draw of a stage does not depend on whether another was resumed.
+# Independent random streams from one seed, so that a random draw does not depend on whether another stage was resumed.
 FOR_LANDMARKS, FOR_AGREEMENT, FOR_CENTERS = range(3)
-# Cells of the draw that tell how far they are from their landmarks; the mean is then known to some 1%.
+# Number of drawn cells from which the mean distance to landmarks is estimated, to about 1%.
 PROBE = 20_000
 
 
@@ -62,18 +66,18 @@ PROBE = 20_000
 @final
 @dataclass(frozen=True)
 class Budget:
-    """Pieces of work and the memory that they take.
+    """Division of a run into tasks, and the memory that the run needs.
 
     Attributes
     ----------
     n_landmarks, n_drawn, n_types
-        Centers to find, cells that k-means looks at, and cell types that are counted apart.
+        Number of centers, number of cells for k-means, and number of cell types that are counted separately.
     pieces
-        Borders of the pieces of work, in cells.
+        Range of rows that each task reads.
     block_rows
-        Cells of a piece in memory at a time.
+        Number of cells that a task holds in memory at a time.
     need
-        Bytes that the stages take at most.
+        Number of bytes that the stage with the largest need takes.
     """
 
     n_landmarks: int
@@ -85,27 +89,27 @@ class Budget:
 
     @property
     def weights(self) -> dict[int, int]:
-        """Cells of each piece, by its number."""
+        """Number of cells of each task, by task number."""
         return {number: stop - start for number, (start, stop) in enumerate(self.pieces)}
 
 
 def make_budget(
     cohort: Cohort, n_landmarks: int, n_neighbors: int, *, memory: int, n_workers: int, n_types: int = 1
 ) -> Budget:
-    """Return how many cells to hold at a time, or raise if the memory cannot hold the problem.
+    """Return the division of the work that fits into memory, or raise if the memory is too small.
 
     Parameters
     ----------
     cohort
         The cells.
     n_landmarks, n_neighbors
-        Of the graph.
+        Number of landmarks, and number of neighbors of each landmark in the graph.
     memory
-        Bytes.
+        Memory budget in bytes.
     n_workers
-        Tasks at a time in the memory of one process.
+        Number of tasks that one process runs at a time.
     n_types
-        Cell types that are counted apart.
+        Number of cell types that are counted separately.
     """
     n_cells, n_samples = cohort.n_cells, len(cohort.names)
     if n_landmarks > n_cells:
@@ -115,21 +119,22 @@ def make_budget(
             f"use fewer landmarks{in_python(', or hm.compare without')}",
         )
     n_drawn = min(n_cells, PER_LANDMARK * n_landmarks)
-    # A cell in the making: its columns as read, its point in several copies, and sorting by landmark.
+    # Bytes per cell that is being processed: columns as read, copies of the point, and arrays for sorting by landmark.
     row_bytes = n_workers * (16 * len(cohort.reader.features) + 8 * cohort.n_dimensions * BLOCK_COPIES + 64)
-    held = 4 * n_cells * (1 if n_types == 1 else 2)  # the sample of each cell and its type
+    held = 4 * n_cells * (1 if n_types == 1 else 2)  # sample and type of each cell
     drawn = (n_drawn + AGREEMENT_POINTS) * 8 * cohort.n_dimensions
     searching = n_workers * SEARCH_BYTES
-    entries = min(n_cells, n_samples * n_landmarks * n_types)  # of the histograms
+    entries = min(n_cells, n_samples * n_landmarks * n_types)  # number of nonzero entries of the histograms
     edges = n_landmarks * n_neighbors * 2 * EDGE_BYTES
     embedding = min(n_samples * n_landmarks * SCALES * 4, LARGEST_EMBEDDING)
     reading = {
-        # Counting and finding the cells of each sample takes nine bytes a cell for a moment.
+        # Counting the cells of each sample and finding their rows temporarily takes nine bytes per cell.
         "draw cells": held + drawn + 9 * n_cells,
         "count cells": held + searching + 40 * entries,
     }
     others = {
-        # The points, those that k-means looks at, the columns on their way into sums, and nearest with squares.
+        # All drawn points, the points for k-means, a copy of their columns for sums, and nearest centers with squared
+        # distances.
         "find landmarks": held + 3 * drawn + 48 * n_drawn + searching,
         "compare samples": held + edges + 2 * embedding + 16 * n_samples**2 + 24 * entries,
     }
@@ -148,13 +153,13 @@ def make_budget(
     return Budget(n_landmarks, n_drawn, n_types, list(spans(0, n_cells, piece_rows)), block_rows, need)
 
 
-# --- reading pieces ---
+# --- reading ranges of cells ---
 
 
 @final
 @dataclass(frozen=True)
 class CopyReader(Reader):
-    """Points of cells in a file of plain numbers, row after row."""
+    """Reader of a binary file with the coordinates of points, row after row."""
 
     path: str
 
@@ -169,16 +174,17 @@ class CopyReader(Reader):
 
 @contextmanager
 def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_rows: int) -> Iterator[Cohort]:
-    """Give a cohort of which any range is read as fast as any other: itself, or for a table of text a copy.
+    """Yield a cohort in which any range of cells can be read directly: the cohort, or a binary copy of a text table.
 
     Parameters
     ----------
     cohort
         The cells.
     folder
-        Where a copy may be, such as the checkpoint, which all workers see; None for the system's temporary folder.
+        Folder for a copy that all workers can read, such as the checkpoint; None for the temporary folder of the
+        system.
     progress, block_rows
-        Told of the copying; cells in memory at a time.
+        Object that receives the progress of the copy, and number of cells in memory at a time.
     """
     if not isinstance(cohort.reader.base, DelimitedReader):
         yield cohort
@@ -201,16 +207,16 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A range of cells without the sample of each, which at four bytes a cell is too long to be sent for all.
+    """A range of cells that a task reads. The sample of each cell is not included, because sending it takes long.
 
     Attributes
     ----------
     reader, projection, path
-        Of the cohort; the reader finds its file from any folder, such as a worker's.
+        Reader, projection and source path of the cohort.
     start, stop
-        The range.
+        First row of the range, and first row after it.
     block_rows
-        Cells in memory at a time.
+        Number of cells in memory at a time.
     """
 
     reader: Reader
@@ -222,17 +228,23 @@ class Piece:
 
     @classmethod
     def of(cls, cohort: Cohort, start: int, stop: int, block_rows: int) -> Piece:
-        """Return a range of a cohort's cells; of a draw, it carries what concerns the range only."""
-        reader = _absolute(cohort.reader).within(start, stop)
-        return cls(reader, cohort.projection, cohort.source.path, start, stop, block_rows)
+        """Return a range of a cohort's cells, with a reader that is limited to this range."""
+        return cls(cohort.reader.within(start, stop), cohort.projection, cohort.source.path, start, stop, block_rows)
 
     def blocks(self) -> Iterator[tuple[slice, Block, FloatArray]]:
-        """Yield where, counted from the start of the piece, and the values and the points there."""
+        """Yield each block of cells: its rows (counted from the start of the range), its values and its points."""
         done = 0
         with readable(self.path, self.reader.kind):
             for block in self.reader.blocks(self.start, self.stop, self.block_rows):
                 points = self.projection.apply(block)
-                self._check(points, done)
+                bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
+                if bad.size:
+                    first = self.reader.place(self.start + done + int(bad[0]))
+                    raise InvalidInputError(
+                        "cells without NaN or infinity",
+                        f"{bad.size} with such values (first: {first} of {quoted_path(self.path)})",
+                        "the file has changed since it was read",
+                    )
                 yield slice(done, done + len(points)), block, points
                 done += len(points)
         if done != self.stop - self.start:
@@ -242,25 +254,6 @@ class Piece:
                 "the file has changed since it was read",
             )
 
-    def _check(self, points: FloatArray, done: int) -> None:
-        bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
-        if bad.size:
-            raise InvalidInputError(
-                "cells without NaN or infinity",
-                f"{bad.size} with (first: {self.reader.place(self.start + done + int(bad[0]))} of "
-                f"{quoted_path(self.path)})",
-                "the file has changed since it was read",
-            )
-
-
-def _absolute(reader: Any) -> Any:
-    """Return a reader that finds its file from any folder."""
-    if reader.inner is not None:
-        return replace(reader, inner=_absolute(reader.inner))
-    name = "folder" if hasattr(reader, "folder") else "path"
-    place = getattr(reader, name)
-    return replace(reader, **{name: os.path.abspath(place)}) if place else reader  # noqa: PTH100 - keeps links
-
 
 # --- drawing ---
 
@@ -268,14 +261,14 @@ def _absolute(reader: Any) -> Any:
 @final
 @dataclass(frozen=True, eq=False)
 class CellsDrawn:
-    """Different cells that were drawn, sorted, and how many of each.
+    """Distinct drawn cells, sorted, with the number of copies of each cell.
 
     Attributes
     ----------
     points
-        ``(n_drawn, n_dimensions)``.
+        ``(n_drawn, n_dimensions)``: coordinates of the distinct cells.
     counts
-        CSR ``(n_samples, n_drawn)``: how many each sample has.
+        CSR ``(n_samples, n_drawn)``: number of copies of each cell in each sample.
     """
 
     points: FloatArray
@@ -283,26 +276,26 @@ class CellsDrawn:
 
     @property
     def copies(self) -> Int64:
-        """``(n_drawn,)``: how many there are of each in all samples."""
+        """Number of copies of each cell in all samples, ``(n_drawn,)``."""
         return np.asarray(self.counts.sum(axis=0), dtype=np.int64).ravel()
 
 
 def draw_cells(cohort: Cohort, budget: Budget, stages: Stages, seed: int) -> tuple[CellsDrawn, CellsDrawn]:
-    """Draw cells by hashes of their values and samples, so that their order does not matter, in one pass.
+    """Draw cells in one pass, by hashes of their values and samples, so that the order of cells does not matter.
 
-    It looks at every value of every cell.
+    The pass reads and checks all values of all cells.
 
     Parameters
     ----------
     cohort, budget, stages
-        What, how and where.
+        The cells, the division into tasks, and the stages of the run.
     seed
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
     for_landmarks, for_agreement : CellsDrawn
-        Cells for k-means, and as many of every sample for the agreement.
+        Cells for k-means, and equally many cells of every sample to measure the agreement of landmarks.
     """
     shares = (
         np.full(len(cohort.names), budget.n_drawn / cohort.n_cells),
@@ -331,16 +324,16 @@ def draw_cells(cohort: Cohort, budget: Budget, stages: Stages, seed: int) -> tup
 
 
 def draw_from_piece(_: None, piece: Piece, codes: Int32, wanted: list[tuple[int, Float64]]) -> Arrays:
-    """Return the cells that are drawn for each purpose: their points, how many there are of each, and their samples.
+    """Draw cells from a range, separately for each purpose; return their points, numbers of copies and samples.
 
     Parameters
     ----------
     piece
-        The cells.
+        Range of cells.
     codes
-        ``(n_cells,)``: the sample of each.
+        ``(n_cells,)``: sample of each cell.
     wanted
-        For each purpose the seed of the hashes, and the share of the cells of each sample to draw, ``(n_samples,)``.
+        For each purpose: seed of the hashes, and share of the cells to draw from each sample, ``(n_samples,)``.
 
     Returns
     -------
@@ -357,9 +350,10 @@ def draw_from_piece(_: None, piece: Piece, codes: Int32, wanted: list[tuple[int,
 
 
 def drawn_rows(block: Block, codes: Int32, seed: int, shares: Float64) -> tuple[Intp, Int64]:
-    """Return rows of different cells that are drawn, and how many equal ones of their sample there are of each.
+    """Return the row of each distinct drawn cell, and the number of copies of the cell within its sample.
 
-    A cell is drawn if its hash, as a share of the largest, is below the share of its sample; 1 for all.
+    Hashes are scaled to [0, 1). A cell is drawn if its scaled hash is below the share for its sample; a share of 1
+    draws all cells.
     """
     hashes, own = cell_hashes(block, codes, seed), shares[codes]
     drawn = np.flatnonzero((hashes < own * 2.0**64) | (own >= 1))
@@ -368,7 +362,7 @@ def drawn_rows(block: Block, codes: Int32, seed: int, shares: Float64) -> tuple[
 
 
 def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
-    """Return the share of each sample to draw for the agreement, as `landmark_agreement` does: as many of each."""
+    """Return the share of cells to draw from each sample, so that all samples contribute about equally many cells."""
     samples, most = samples_to_draw(cohort.sizes, AGREEMENT_POINTS, rng)
     shares = np.zeros(len(cohort.names))
     shares[samples] = np.minimum(1.0, most / cohort.sizes[samples])
@@ -376,13 +370,15 @@ def shares_by_sample(cohort: Cohort, rng: np.random.Generator) -> Float64:
 
 
 def find_centers(drawn: CellsDrawn, budget: Budget, stages: Stages, *, seed: int, n_threads: int) -> Float64:
-    """Return the centers of k-means on the cells drawn, ``(n_landmarks, n_dimensions)``."""
-
-    def make() -> Arrays:
+    """Return the centers of k-means on the drawn cells, ``(n_landmarks, n_dimensions)``."""
+    stages.progress.stage("find landmarks", 1)
+    result = stages.store.load("find landmarks", 0)
+    if result is None:
         rng = np.random.default_rng([seed, FOR_CENTERS])
-        return {"centers": k_means(drawn.points, drawn.copies, budget.n_landmarks, ITERATIONS, rng, n_threads)[0]}
-
-    return stages.once("find landmarks", make)["centers"]
+        result = {"centers": k_means(drawn.points, drawn.copies, budget.n_landmarks, ITERATIONS, rng, n_threads)[0]}
+        stages.store.save("find landmarks", 0, result)
+    stages.progress.advance()
+    return result["centers"]
 
 
 # --- counting ---
@@ -391,17 +387,17 @@ def find_centers(drawn: CellsDrawn, budget: Budget, stages: Stages, *, seed: int
 @final
 @dataclass(frozen=True, eq=False)
 class CellCounts:
-    """Landmarks that have cells, and how many cells of each sample each has.
+    """Landmarks, and the number of cells of each sample at each landmark.
 
     Attributes
     ----------
     landmarks
-        That have cells.
+        Landmarks with at least one cell.
     counts
-        ``(n_samples, n_landmarks)``.
+        ``(n_samples, n_landmarks)``: number of cells.
     typed
-        ``(n_samples * n_types, n_landmarks)``: the same by cell type, those of a sample one below the other; None if
-        types are not counted apart.
+        ``(n_samples * n_types, n_landmarks)``: number of cells by type. Each sample has one row for each type, and the
+        rows are sorted by sample. None if types are not counted separately.
     """
 
     landmarks: Landmarks
@@ -409,7 +405,7 @@ class CellCounts:
     typed: sp.csr_array | None = None
 
     def by_type(self, annotation: Annotation, kept: Intp) -> tuple[Annotation, CellMasses]:
-        """Return all cells of one type at one landmark as a group of cells, for the samples that are kept."""
+        """Combine all cells of one type at one landmark into a group; return the groups of the samples in ``kept``."""
         assert self.typed is not None
         n_types = len(annotation.types)
         entries = sp.coo_array(self.typed)
@@ -434,18 +430,18 @@ def count_cells(
     n_threads: int,
     types: Int32 | None = None,
 ) -> CellCounts:
-    """Give every cell to its nearest landmark and count by sample; landmarks without cells are left out.
+    """Assign every cell to its nearest landmark, and count cells by sample; landmarks without cells are left out.
 
     Parameters
     ----------
     centers
-        ``(n_landmarks, n_dimensions)``.
+        ``(n_landmarks, n_dimensions)``: centers of k-means.
     drawn
-        Cells that tell how far cells are from landmarks.
+        Drawn cells, used to estimate the mean distance to landmarks.
     cohort, budget, stages, n_threads
-        What, how and where.
+        The cells, the division into tasks, the stages of the run, and the number of threads.
     types
-        ``(n_cells,)``: the type of each cell, if types are to be counted apart in the same pass.
+        ``(n_cells,)``: type of each cell, to count types separately in the same pass.
     """
     shape = (len(cohort.names) * budget.n_types, len(centers))
     typed, squares = sp.csr_array(shape, dtype=np.int64), {}
@@ -464,7 +460,7 @@ def count_cells(
         return partial(count_piece, piece=Piece.of(cohort, start, stop, budget.block_rows), codes=codes)
 
     tasks = {number: task(*span) for number, span in enumerate(budget.pieces)}
-    stages.each("count cells", tasks, budget.weights, fold, CenterSearch.for_many(centers, cohort.n_cells))
+    stages.each("count cells", tasks, budget.weights, fold, CenterSearch(centers))
     counts = typed if types is None else _over_types(typed, budget.n_types)
     per_landmark = np.asarray(counts.sum(axis=0)).ravel()
     kept = np.flatnonzero(per_landmark)
@@ -476,30 +472,31 @@ def count_cells(
         "n_dropped": len(centers) - kept.size,
         "distortion_of_drawn": float(CenterSearch(centers).nearest(probe, n_threads)[1].mean()),
     }
-    # A sum that does not depend on the order in which pieces come.
+    # fsum does not depend on the order in which tasks finish.
     distortion = math.fsum(squares.values()) / cohort.n_cells
     landmarks = Landmarks(centers[kept], per_landmark[kept], distortion, how)
     return CellCounts(landmarks, counts[:, kept], None if types is None else typed[:, kept])
 
 
 def count_piece(search: CenterSearch, piece: Piece, codes: Int64 | Int32) -> Arrays:
-    """Return how many cells of each sample are nearest to each landmark, and the sum of their squared distances.
+    """Count the cells of each sample at their nearest landmark, and sum the squared distances to these landmarks.
 
     Parameters
     ----------
     search
-        Finds the nearest landmark.
+        Search for the nearest landmark.
     piece
-        The cells.
+        Range of cells.
     codes
-        ``(n_cells,)``: the sample of each.
+        ``(n_cells,)``: sample of each cell.
 
     Returns
     -------
     Arrays
-        ``keys``, ascending, each sample * n_landmarks + landmark; ``counts`` of each; ``squares``, one number.
+        ``keys``: sample * n_landmarks + landmark, ascending. ``counts``: number of cells for each key. ``squares``: sum
+        of the squared distances, one number.
     """
-    # Of the whole piece, so that neither depends on the blocks, which the memory decides.
+    # Collect the whole range first: block sizes depend on the memory, and results must not depend on block sizes.
     pairs, squares = np.empty(codes.size, dtype=np.int64), np.empty(codes.size)
     for where, _, points in piece.blocks():
         places, squares[where] = search.nearest(points, 1)
@@ -510,9 +507,7 @@ def count_piece(search: CenterSearch, piece: Piece, codes: Int64 | Int32) -> Arr
 
 
 def _over_types(typed: sp.csr_array, n_types: int) -> sp.csr_array:
-    """Return counts by sample, ``(n_samples, n_landmarks)``, with columns in order as if types had not been told."""
-    ones = np.ones((1, n_types), dtype=np.int64)
-    same = sp.kron(sp.eye_array(typed.shape[0] // n_types, dtype=np.int64), ones, format="csr")
-    counts = sp.csr_array(same @ typed)
-    counts.sort_indices()
-    return counts
+    """Sum counts over types; return ``(n_samples, n_landmarks)`` with entries in the same order as without types."""
+    entries = sp.coo_array(typed)
+    shape = (typed.shape[0] // n_types, typed.shape[1])
+    return sp.csr_array(sp.coo_array((entries.data, (entries.row // n_types, entries.col)), shape=shape))

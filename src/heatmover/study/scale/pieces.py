@@ -1,23 +1,27 @@
-"""Samples compared out of core: landmarks approximate cells that do not fit into memory."""
+"""Compare samples out of core: landmarks approximate cells that do not fit into memory.
+
+Users call it as `heatmover.scale`; studies and atlases use it as a comparer. Reads the files of a cohort, and writes a
+checkpoint on request.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from heatmover._base.files import plain
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.types import FloatArray, Intp
+from heatmover._base.types import Intp
 from heatmover._base.validation import check_memory, check_threads, check_truth
 from heatmover._base.version import __version__
-from heatmover._base.words import counted, readable
+from heatmover._base.words import counted, find_all, readable
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
@@ -29,17 +33,16 @@ from heatmover.measures import Measures, measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, look_at
 from heatmover.study.cell_types import Annotation
 from heatmover.study.comparison import (
+    LANDMARKS,
+    Approximation,
     Comparison,
     check_all_pairs,
     check_model,
     check_units,
-    compare_embedded,
-    fit_samples,
+    compare_nodes,
 )
-from heatmover.study.landmarking import LANDMARKS, landmark_agreement
-from heatmover.study.parameters import StudyParameters, Units
+from heatmover.study.parameters import COMPARED, StudyParameters, descriptions
 from heatmover.study.scale.landmarks import (
-    AGREEMENT_POINTS,
     CellCounts,
     CellsDrawn,
     count_cells,
@@ -48,48 +51,36 @@ from heatmover.study.scale.landmarks import (
     make_budget,
     seekable,
 )
-from heatmover.study.scale.stages import Arrays, Checkpoint, Stages, check_checkpoint, executor, open_checkpoint
-from heatmover.study.scale.tiles import SAMPLES_AT_ONCE, embedding_tasks
+from heatmover.study.scale.stages import Stages, check_checkpoint, executor, open_checkpoint
 from heatmover.study.study import Compared, Study, draw_equally
 from heatmover.study.study import study_cohort as study_with
 
-__all__ = [
-    "InPieces",
-    "Request",
-    "cells_counted",
-    "compare_cohort",
-    "describe_input",
-    "histograms",
-    "read_cohort",
-    "study_cohort",
-]
-
-# Fewer cells per landmark than this leave nothing to save.
+# Smallest default number of cells per landmark; with fewer cells, landmarks would save nothing.
 CELLS_PER_LANDMARK = 10
-# Up to so many bytes the whole input is read for its checksum, some seconds. Beyond, sizes and times of change tell
-# whether it is the same: a copy of a larger file then counts as another one.
+# Inputs up to this number of bytes are identified by a checksum of all bytes, which takes some seconds. Larger inputs
+# are identified by size and modification time, so a copy of a larger file counts as a different input.
 CHECKSUM_UP_TO = 8_000_000_000
 
 
 def read_cohort(path: str | os.PathLike[str] | Any, **how: Any) -> Cohort:
-    r"""Read the cells of many samples, to compare them out of core: no pass over the file only looks at the values.
+    r"""Read the cells of many samples for an out-of-core comparison, without a separate pass to check values.
 
-    `compare_cohort` and the other functions of `heatmover.scale` look at every value while they draw cells, and then
-    raise what `heatmover.read_cohort` raises. A NaN is reported after the first pass over the cells, not before.
-    ``standardize``, ``n_components`` and ``on_missing="drop"`` need all values first, and take a pass of their own. So
-    does a table of text.
+    `compare_cohort` and the other functions of `heatmover.scale` check every value while they draw cells, and raise the
+    same errors as `heatmover.read_cohort`. An invalid value, such as NaN, therefore raises an error only after the
+    first pass over the cells. ``standardize``, ``n_components``, ``on_missing="drop"`` and tables of text need a
+    separate pass.
 
     Parameters
     ----------
     path
         As in `heatmover.read_cohort`.
     **how
-        Options of `heatmover.read_cohort` by their names.
+        Options of `heatmover.read_cohort` by name.
 
     Returns
     -------
     Cohort
-        Whatever reads its values looks at them.
+        The cohort. Its values are checked when they are read.
 
     Examples
     --------
@@ -110,29 +101,32 @@ def read_cohort(path: str | os.PathLike[str] | Any, **how: Any) -> Cohort:
 @final
 @dataclass(frozen=True, kw_only=True)
 class InPieces:
-    """Compares samples whose cells do not fit into memory: landmarks stand for the cells, which are read in pieces.
+    """Comparer for cells that do not fit into memory: landmarks approximate the cells, which are read in blocks.
 
-    The distances are the same to the bit for any budget of memory, any number of threads or workers, and whether the
-    run was interrupted or not. Give it to `heatmover.study_cohort` as its comparer.
+    The distances are bit-identical for any memory budget and any number of threads or workers, also after an
+    interruption. Pass an object of this class to `heatmover.study_cohort` as ``comparer``.
 
     Attributes
     ----------
     memory
-        What this process may take beside the interpreter and its libraries, in bytes or as ``"4 GB"``; on a cluster
-        also each worker. Blocks are cut to fit; a budget that cannot hold the problem is refused at once.
+        Memory budget of this process, and on a cluster of each worker, in bytes or as text such as ``"4 GB"``. The
+        memory of the interpreter and its libraries is not included. Block sizes are chosen to fit; a budget that is too
+        small raises an error at once.
     client
-        None: dask's threads in this process. A `distributed.Client` or the address of a scheduler: that cluster.
+        A `distributed.Client`, or the address of a scheduler, to run on a Dask cluster; None to run in threads of this
+        process.
     checkpoint
-        Path of a folder that keeps everything finished; None keeps nothing.
+        Path of a folder that stores the results of finished tasks; None for no checkpoint.
     resume
-        Go on with a checkpoint that is there; another input or setting is refused. If it is not there, begin it.
+        Continue the checkpoint if it exists, otherwise start a new one. A checkpoint of another input or other settings
+        raises an error.
     n_jobs
-        Threads of this process; None for all cores.
+        Number of threads of this process; None for all cores.
 
     Examples
     --------
     >>> InPieces(memory="2 GB").record()
-    {'how': 'in pieces', 'memory': '2 GB'}
+    {'how': 'out of core', 'memory': '2 GB'}
     """
 
     memory: int | float | str = "4 GB"
@@ -147,52 +141,48 @@ class InPieces:
         check_threads(self.n_jobs)
 
     def check(self, parameters: StudyParameters) -> None:
-        """Raise if landmarks are forbidden, or if there is a checkpoint that is not to be resumed."""
+        """Raise if landmarks are disabled, or if the checkpoint exists although ``resume`` is false."""
         if parameters.landmarks is None:
             raise InvalidInputError(
                 f"{argument('landmarks')} for cells that stay on disk",
                 f"{argument('landmarks', None)}",
-                f"leave {argument('landmarks')} out, or {argument('memory')}",
+                f"leave out either {argument('landmarks')} or {argument('memory')}",
             )
         check_units(parameters.units)
         check_checkpoint(self.checkpoint, resume=self.resume)
 
     def compare(
-        self,
-        cohort: Cohort,
-        kept: Intp,
-        annotation: Annotation | None,
-        parameters: StudyParameters,
-        progress: Progress,
+        self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
     ) -> Compared:
-        """Find landmarks, count the cells at each, by type if asked for, and compare the samples."""
+        """Find landmarks, count the cells at each landmark (by type if annotated), and compare the samples."""
         model = check_model(None, random_state=parameters.random_state, n_jobs=self.n_jobs)
         return Request(cohort, self, parameters, progress, model, annotation).compare(kept)
 
     def record(self) -> Mapping[str, Any]:
-        """Return how it compares, as plain values for JSON; where it runs and what it keeps changes no number."""
-        return {"how": "in pieces", "memory": self.memory}
+        """Return a description of the method, without cluster and checkpoint, as plain values for JSON."""
+        return {"how": "out of core", "memory": self.memory}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Which cells to count, and how.
+    """Request to count cells at landmarks, and to compare samples by these counts.
 
     Attributes
     ----------
     cohort, pieces
-        What, and how.
+        The cells, and the settings of the out-of-core run.
     parameters
-        Of the study or of the comparison; ``landmarks="auto"``: 4,000, or a tenth of the cells if these are few.
+        Parameters of the study or of the comparison. ``landmarks="auto"``: 4,000, or a tenth of the cells if there are
+        fewer than 40,000 cells.
     progress
-        Told of the stages.
+        Receives the progress of every stage.
     model
-        Without its graph; None where no samples are embedded.
+        Model without a graph; None if samples are only counted, not embedded.
     annotation
-        The type of each cell, if types are to be counted apart.
+        Type of each cell, to count types separately; None to count all types together.
     drawn
-        Which cells these are, if equally many of every sample were drawn.
+        Draw of equally many cells from every sample; None if all cells are used.
     """
 
     cohort: Cohort
@@ -206,9 +196,7 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.cohort, Cohort):
             raise InvalidInputError(
-                "a Cohort",
-                type(self.cohort).__name__,
-                "hm.scale.read_cohort makes one from a file, without loading it",
+                "a Cohort", type(self.cohort).__name__, "hm.scale.read_cohort makes one from a file, without loading it"
             )
         if self.pieces.client is not None and not self.cohort.source.path:
             raise InvalidInputError(
@@ -218,23 +206,23 @@ class Request:
             raise InvalidInputError(
                 f"more landmarks than {argument('n_neighbors', self.parameters.n_neighbors)}",
                 f"{self.n_landmarks} for {counted(self.cohort.n_cells, 'cell')}",
-                "use fewer neighbours, or compare the cells in memory, which needs no landmarks for few cells",
+                "use fewer neighbors, or compare the cells in memory, which needs no landmarks for few cells",
             )
 
     @property
     def n_landmarks(self) -> int:
-        """How many landmarks."""
+        """Number of landmarks."""
         count = self.parameters.landmarks
         assert count is not None
         return count if count != "auto" else max(1, min(LANDMARKS, self.cohort.n_cells // CELLS_PER_LANDMARK))
 
     @property
     def n_types(self) -> int:
-        """Cell types that are counted apart; 1 for none."""
+        """Number of cell types that are counted separately; 1 without an annotation."""
         return 1 if self.annotation is None else len(self.annotation.types)
 
     def compare(self, kept: Intp) -> Compared:
-        """Find landmarks, count the cells at each, by type if asked for, and compare the samples that are kept."""
+        """Find landmarks, count the cells at each landmark (by type if annotated), and compare the ``kept`` samples."""
         request, kept = self._drawn_equally(kept)
         with cells_counted(request) as cells:
             comparison = _compare(request, kept, cells)
@@ -243,12 +231,12 @@ class Request:
         if request.annotation is None:
             return Compared(comparison, look=look)
         annotation, masses = cells.histograms.by_type(request.annotation, kept)
-        # A cell has the values of its landmark; its own would take another pass.
+        # Use the features of the landmark for each cell; reading the features of the cells would need another pass.
         values = cells.histograms.landmarks.centers[masses.nodes]
         return Compared(comparison, annotation, masses, values, self.cohort.features, look)
 
     def _drawn_equally(self, kept: Intp) -> tuple[Request, Intp]:
-        """Return what to count, and which samples of it, if equally many cells of every sample are drawn."""
+        """Draw equally many cells of every sample if requested; return the new request and its sample indices."""
         need, budget = draw_bytes(self.cohort), check_memory(self.pieces.memory)
         if self.parameters.equal_cells is not False and need > budget:
             raise InvalidInputError(
@@ -257,14 +245,16 @@ class Request:
                 f"{budget / 1e6:,.0f} MB",
                 "allow more",
             )
-        part, kept, annotation, drawn = draw_equally(self.cohort, kept, self.annotation, self.parameters, self.progress)
+        cohort, kept, annotation, drawn = draw_equally(
+            self.cohort, kept, self.annotation, self.parameters, self.progress
+        )
         if drawn is None:
             return self, kept
-        # The list of cells takes more than their samples do, and nobody asks for it here.
-        return replace(self, cohort=part, annotation=annotation, drawn=replace(drawn, rows=None)), kept
+        # Drop the row numbers of the drawn cells: they take much memory and are not needed here.
+        return replace(self, cohort=cohort, annotation=annotation, drawn=replace(drawn, rows=None)), kept
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the result depends on; the number of threads and the budget are not among it."""
+        """Return everything on which the result depends; threads and memory budget are left out."""
         settings: dict[str, Any] = {
             "landmarks": self.n_landmarks,
             "n_neighbors": self.parameters.n_neighbors,
@@ -287,7 +277,7 @@ class Request:
 
 
 class CellsCounted(NamedTuple):
-    """Cells drawn and counted, and what runs further stages."""
+    """Stages of the run, cells drawn for k-means and for the agreement, and counts of all cells at landmarks."""
 
     stages: Stages
     drawn: CellsDrawn
@@ -297,7 +287,10 @@ class CellsCounted(NamedTuple):
 
 @contextmanager
 def cells_counted(request: Request) -> Iterator[CellsCounted]:
-    """Give the cells drawn, the histograms over landmarks, and what runs further stages."""
+    """Draw cells, find landmarks, and count all cells at the landmarks; yield the results and the stages of the run.
+
+    If the first pass finds invalid values in an unchecked file, the error is the same as in `heatmover.read_cohort`.
+    """
     cohort, pieces, seed = request.cohort, request.pieces, request.parameters.random_state
     n_threads = check_threads(pieces.n_jobs)
     with executor(pieces.client, n_threads) as where:
@@ -309,76 +302,43 @@ def cells_counted(request: Request) -> Iterator[CellsCounted]:
         with open_checkpoint(pieces.checkpoint, manifest, resume=pieces.resume) as store:
             stages = Stages(where, store, request.progress)
             with seekable(cohort, store.folder, request.progress, block_rows=budget.block_rows) as cells:
-                with _refused_as_read(cohort, store, request.progress):
+                try:
                     drawn, for_agreement = draw_cells(cells, budget, stages, seed)
+                except InvalidInputError:
+                    try:
+                        cohort.checked(request.progress)
+                    except InvalidInputError as error:
+                        # Remove the checkpoint of a rejected file: the checkpoint would not match the corrected file.
+                        store.discard()
+                        raise error from None
+                    raise
                 centers = find_centers(drawn, budget, stages, seed=seed, n_threads=n_threads)
                 types = None if request.annotation is None else request.annotation.codes
                 counts = count_cells(centers, drawn, cells, budget, stages, n_threads, types)
             yield CellsCounted(stages, drawn, for_agreement, counts)
 
 
-@contextmanager
-def _refused_as_read(cohort: Cohort, store: Checkpoint, progress: Progress) -> Iterator[None]:
-    """Raise for an unchecked file what `heatmover.read_cohort` would have raised, and leave no checkpoint.
-
-    A checkpoint of a file that is rejected would be in the way of the file that was fixed.
-    """
-    try:
-        yield
-    except InvalidInputError:
-        if cohort.unchecked:
-            try:
-                cohort.checked(progress)
-            except InvalidInputError as error:
-                store.discard()
-                raise error from None
-        raise
-
-
 def _compare(request: Request, kept: Intp, cells: CellsCounted) -> Comparison:
-    """Compare samples by their histograms: those of ``kept``."""
+    """Compare the samples in ``kept`` by their histograms over landmarks."""
     assert request.model is not None
-    cohort, stages, marks = request.cohort, cells.stages, cells.histograms.landmarks
-    asked, seed = request.parameters, request.parameters.random_state
+    cohort, asked, marks = request.cohort, request.parameters, cells.histograms.landmarks
     names = [cohort.names[i] for i in kept]
     measures = measures_from_weights(cells.histograms.counts[kept].astype(np.float64), names=names)
-    fitted = fit_samples(
-        marks.centers, measures, request.model, n_neighbors=asked.n_neighbors, units=asked.units,
-        random_state=seed, progress=stages.progress,
+    counts = cells.for_agreement.counts
+    drawn = measures_from_weights(counts[np.flatnonzero(np.diff(counts.indptr))])
+    return compare_nodes(
+        marks.centers, measures, cohort.sizes[kept], request.model,
+        Approximation(marks, cells.for_agreement.points, drawn),
+        drawn=request.drawn, n_neighbors=asked.n_neighbors, bias=asked.bias, n_bootstrap=asked.n_bootstrap,
+        units=asked.units, random_state=asked.random_state, progress=cells.stages.progress,
     )  # fmt: skip
-    embedding = _embed(fitted.model, measures, stages)
-    stages.progress.stage("measure the agreement", 1)
-    samples = np.flatnonzero(np.diff(cells.for_agreement.counts.indptr))
-    agreement = landmark_agreement(
-        marks, cells.for_agreement.points, measures_from_weights(cells.for_agreement.counts[samples]),
-        n_points=AGREEMENT_POINTS, graph=fitted.graph, model=fitted.fitted, random_state=seed,
-    )  # fmt: skip
-    stages.progress.advance()
-    result = compare_embedded(
-        fitted, measures, cohort.sizes[kept], embedding, bias=asked.bias, n_bootstrap=asked.n_bootstrap,
-        random_state=seed, progress=stages.progress,
-    )  # fmt: skip
-    return replace(result, landmarks=marks, landmark_agreement=agreement, drawn=request.drawn)
 
 
-def _embed(model: DiffusionEMD, measures: Measures, stages: Stages) -> FloatArray:
-    """Embed the samples, a few per task."""
-    prepared = model.prepared_
-    result = np.empty((len(measures), prepared.layout.n_features), dtype=prepared.precision)
-
-    def fold(number: int, part: Arrays) -> None:
-        start = number * SAMPLES_AT_ONCE
-        result[start : start + len(part["values"])] = part["values"]
-
-    stages.each("diffuse measures", *embedding_tasks(model, measures), fold, prepared)
-    return result
-
-
-# --- what a checkpoint depends on ---
+# --- identity of the input, for checkpoints ---
 
 
 def describe_input(cohort: Cohort) -> dict[str, Any]:
-    """Return what identifies the cells of a cohort, their samples and what is done to them, as plain values."""
+    """Return plain values that identify the cells of a cohort, the samples and the projection."""
     return {
         "cells": cohort.n_cells,
         "features": list(cohort.features),
@@ -391,24 +351,22 @@ def describe_input(cohort: Cohort) -> dict[str, Any]:
 
 
 def digest(data: Any) -> str:
-    """Return the SHA-256 of some bytes."""
+    """Return the SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _projection(cohort: Cohort) -> str:
-    projection = cohort.projection
-    total = hashlib.sha256()
-    for part in (projection.mean, projection.scale, projection.components):
-        total.update(b"none" if part is None else np.ascontiguousarray(part).data)
+    """Return a checksum of the projection and the batch shifts, which convert values of the file to points."""
     reader: Any = cohort.reader
+    steps: list[Any] = [cohort.projection.mean, cohort.projection.scale, cohort.projection.components]
     while reader is not None:
         if isinstance(reader, ShiftedReader):
-            # What was moved is made of other values: those of the file, and how these became points.
-            total.update(_projection(replace(cohort, reader=reader.inner, projection=reader.projection)).encode())
-            for moved in (reader.batches, reader.shifts):
-                total.update(np.ascontiguousarray(moved).data)
-            break
+            projection = reader.projection
+            steps += [projection.mean, projection.scale, projection.components, reader.batches, reader.shifts]
         reader = reader.inner
+    total = hashlib.sha256()
+    for step in steps:
+        total.update(b"none" if step is None else np.ascontiguousarray(step).data)
     return total.hexdigest()
 
 
@@ -430,51 +388,33 @@ def _content(cohort: Cohort) -> str:
 
 
 def compare_cohort(
-    cohort: Cohort,
-    *,
-    landmarks: int | Literal["auto"] = "auto",
-    memory: int | float | str = "4 GB",
-    client: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    min_cells: int = 1,
-    n_neighbors: int = 30,
-    model: DiffusionEMD | None = None,
-    equal_cells: bool | int = False,
-    bias: Literal["raw", "corrected"] = "raw",
-    n_bootstrap: int = 0,
-    units: Units = None,
-    random_state: int = 0,
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
+    cohort: Cohort, *, model: DiffusionEMD | None = None, progress: Progress = SILENT, **options: Any
 ) -> Comparison:
-    r"""Compare samples whose cells do not fit into memory: landmarks stand for the cells, which are read in pieces.
+    r"""Compare samples whose cells do not fit into memory: landmarks approximate the cells, which are read in blocks.
 
-    The distances are the same to the bit for any budget of memory, any number of threads or workers, and whether the
-    run was interrupted or not.
+    The distances are bit-identical for any memory budget and any number of threads or workers, also after an
+    interruption.
 
     Parameters
     ----------
     cohort
-        From `heatmover.scale.read_cohort`, or from `heatmover.read_cohort`, which takes one pass over the file more. On
-        a cluster every worker must see its files under the same path.
-    landmarks
-        How many; ``"auto"``: 4,000, or a tenth of the cells if these are few.
-    memory, client, checkpoint, resume, n_jobs
-        As in `InPieces`.
-    min_cells
-        Leave out samples with fewer cells from the comparison.
-    n_neighbors, model, equal_cells, bias, n_bootstrap, units
+        Cohort from `heatmover.scale.read_cohort`. A cohort from `heatmover.read_cohort` also works, but takes one more
+        pass over the file. On a cluster, every worker must see the files under the same path.
+    model
         As in `heatmover.compare`.
-    random_state
-        Seed of all draws.
     progress
-        Told of the stages, those over cells with the number of cells.
+        Receives the progress of every stage; stages that read cells report the number of cells.
+    **options
+        Attributes of `InPieces`: ``memory``, ``client``, ``checkpoint``, ``resume`` and ``n_jobs``. Attributes of
+        `StudyParameters`: ``n_neighbors``, ``landmarks`` (``"auto"``: 4,000, or a tenth of the cells if there are fewer
+        than 40,000), ``min_cells``, ``equal_cells``, ``bias`` (``"raw"`` by default, as in `heatmover.compare`),
+        ``n_bootstrap``, ``units`` and ``random_state``.
 
     Returns
     -------
     Comparison
-        As `heatmover.compare` returns it, with landmarks and their agreement as measured on 10,000 cells.
+        Comparison as returned by `heatmover.compare`, with landmarks and their agreement, which is measured on about
+        10,000 cells.
 
     Examples
     --------
@@ -490,45 +430,43 @@ def compare_cohort(
     >>> result.distances.shape, result.landmarks
     ((6, 6), Landmarks(100 for 1,800 points; root mean square distance ...))
     """
-    parameters = StudyParameters(
-        landmarks=landmarks, min_cells=min_cells, n_neighbors=n_neighbors, equal_cells=equal_cells, bias=bias,
-        n_bootstrap=n_bootstrap, units=units, random_state=random_state,
-    )  # fmt: skip
-    settings = check_model(model, random_state=random_state, n_jobs=n_jobs)
-    pieces = InPieces(
-        memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=settings.n_jobs
-    )  # fmt: skip
+    pieces, changes = _divide(options, (*COMPARED, "min_cells"))
+    parameters = StudyParameters(**{"bias": "raw", **changes})
+    settings = check_model(model, random_state=parameters.random_state, n_jobs=pieces.n_jobs)
+    pieces = replace(pieces, n_jobs=settings.n_jobs)
     pieces.check(parameters)
-    request = Request(cohort, pieces, parameters, SILENT if progress is None else progress, settings)
+    request, min_cells = Request(cohort, pieces, parameters, progress, settings), parameters.min_cells or 1
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
         raise InvalidInputError(
             "at least two samples to compare", f"{len(kept)} of at least {counted(min_cells, 'cell')}"
         )
-    check_all_pairs(len(kept), "histograms, embed and nearest of hm.scale find the nearest of each")
+    check_all_pairs(
+        len(kept), "hm.scale.histograms, hm.scale.embed and hm.scale.nearest find the nearest samples of each sample"
+    )
     return request.compare(kept).comparison
 
 
 def study_cohort(
     cohort: Cohort, parameters: StudyParameters | None = None, *, progress: Progress = SILENT, **options: Any
 ) -> Study:
-    r"""Compare samples whose cells do not fit into memory, and test what is associated with the distances.
+    r"""Compare samples whose cells do not fit into memory, and test sample metadata.
 
-    A short name for `heatmover.study_cohort` with `InPieces` as its comparer.
+    A shortcut for `heatmover.study_cohort` with `InPieces` as its comparer.
 
     Parameters
     ----------
     cohort
-        From `heatmover.study.scale.read_cohort`.
+        Cohort from `heatmover.study.scale.read_cohort`.
     parameters, progress
         As in `heatmover.study_cohort`.
     **options
-        Attributes of `InPieces`, such as ``memory`` and ``checkpoint``, and those of `StudyParameters`.
+        Attributes of `InPieces`, such as ``memory`` and ``checkpoint``, and attributes of `StudyParameters`.
 
     Returns
     -------
     Study
-        Give it to `heatmover.report`.
+        The study, which `heatmover.report` renders.
 
     Examples
     --------
@@ -542,37 +480,36 @@ def study_cohort(
     >>> result.findings[0].groups
     {'case': 4, 'control': 4}
     """
-    own = {each.name: options.pop(each.name) for each in fields(InPieces) if each.name in options}
-    return study_with(cohort, parameters, comparer=InPieces(**own), progress=progress, **options)
+    pieces, changes = _divide(options, descriptions(StudyParameters))
+    return study_with(cohort, parameters, comparer=pieces, progress=progress, **changes)
 
 
-def histograms(
-    cohort: Cohort,
-    *,
-    landmarks: int | Literal["auto"] = "auto",
-    memory: int | float | str = "4 GB",
-    client: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    random_state: int = 0,
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Landmarks, Measures]:
-    r"""Find landmarks and count the cells of every sample by its nearest, without loading the cells.
+def _divide(options: Mapping[str, Any], parameters: Collection[str]) -> tuple[InPieces, dict[str, Any]]:
+    """Split options into an `InPieces` and study parameters; raise for an unknown name."""
+    own = [each.name for each in fields(InPieces)]
+    find_all(options, (*own, *parameters), "an option of an out-of-core run", most=len(own) + len(parameters))
+    pieces = InPieces(**{name: options[name] for name in own if name in options})
+    return pieces, {name: value for name, value in options.items() if name not in own}
 
-    The first half of `compare_cohort`, for any number of samples.
+
+def histograms(cohort: Cohort, *, progress: Progress = SILENT, **options: Any) -> tuple[Landmarks, Measures]:
+    r"""Find landmarks and count the cells of every sample at each landmark, without loading the cells.
+
+    `compare_cohort` begins with these steps. Unlike `compare_cohort`, this function accepts any number of samples.
 
     Parameters
     ----------
-    cohort, landmarks, memory, client, checkpoint, resume, random_state, n_jobs, progress
+    cohort, progress
         As in `compare_cohort`.
+    **options
+        As in `compare_cohort`: attributes of `InPieces`, ``landmarks`` and ``random_state``.
 
     Returns
     -------
     landmarks : Landmarks
-        Their ``graph()`` is that for the model.
+        Landmarks of the cells; their ``graph()`` is the graph for a model.
     measures : Measures
-        ``(n_samples, n_landmarks)``.
+        Samples as masses on the landmarks, ``(n_samples, n_landmarks)``.
 
     Examples
     --------
@@ -586,11 +523,9 @@ def histograms(
     >>> measures
     Measures(3 measures on 40 points: s0, s1, s2)
     """
-    pieces = InPieces(
-        memory=memory, client=client, checkpoint=checkpoint, resume=resume, n_jobs=n_jobs
-    )  # fmt: skip
-    parameters = StudyParameters(landmarks=landmarks, n_neighbors=1, random_state=random_state)
+    pieces, changes = _divide(options, ("landmarks", "random_state"))
+    parameters = StudyParameters(n_neighbors=1, **changes)
     pieces.check(parameters)
-    with cells_counted(Request(cohort, pieces, parameters, SILENT if progress is None else progress)) as cells:
+    with cells_counted(Request(cohort, pieces, parameters, progress)) as cells:
         counts = cells.histograms.counts.astype(np.float64)
         return cells.histograms.landmarks, measures_from_weights(counts, names=cohort.names)

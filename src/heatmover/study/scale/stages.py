@@ -1,9 +1,11 @@
-"""Stages of a run: tasks in threads or on a Dask cluster, and a checkpoint that keeps what they have finished."""
+"""Run the stages of an out-of-core comparison in threads or on a Dask cluster, and store finished tasks on disk.
+
+For the other modules of this folder; the command line calls `connected`. Writes only the folder of the checkpoint.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import reprlib
 import shutil
@@ -16,13 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, starmap
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
-import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from heatmover._base.files import check_place, replacing
+from heatmover._base.files import Arrays, check_place, load_arrays, replacing, save_arrays
 from heatmover._base.progress import Progress
 from heatmover._base.storage import explained, sealed, unsealed, writing
 from heatmover._base.threads import in_threads
@@ -30,60 +30,54 @@ from heatmover._base.validation import check_threads, import_extra
 from heatmover._base.words import quoted_path
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
 
-__all__ = ["Arrays", "Checkpoint", "Executor", "Stages", "check_checkpoint", "connected", "executor", "open_checkpoint"]
-
-# Seconds to wait for a scheduler's answer; one in reach answers in less than one.
+# Seconds to wait for an answer of the scheduler; a reachable scheduler answers within one second.
 PATIENCE = 5
-# Seconds to wait for the first worker: batch systems keep jobs in a queue.
+# Seconds to wait for the first worker, because batch systems keep jobs in a queue.
 WORKERS_WITHIN = 600
-# Tasks per thread of a cluster that are under way: one to do and one to do next.
+# Number of submitted tasks per thread of a cluster: one task runs, and one task waits.
 AHEAD = 2
-# Attempts that dask makes after the first at a task that failed: storage on a network may answer the next time.
+# Number of times that dask repeats a failed task, because a failure of network storage may be temporary.
 RETRIES = 3
-RESUME = f"run again with {argument('resume', True)}: what was finished is kept"
+RESUME = f"run again with {argument('resume', True)}: finished tasks are kept"
 
-# Of the checkpoint; another layout is rejected, not guessed at.
-LAYOUT = 3
+# Version of the checkpoint's layout; a checkpoint of another version is rejected.
+LAYOUT = 4
 MANIFEST, UNFINISHED = "manifest.json", ".heatmover-*.tmp"
+# Every manifest of a checkpoint begins with these bytes, because the keys of a sealed document are sorted.
+BEGINNING = b'{"content":{"checkpoint":{'
 
-# What every task returns, and what a checkpoint keeps.
-Arrays = dict[str, npt.NDArray[Any]]
 Shared = TypeVar("Shared")
-# Called with what all tasks share; everything else is bound already.
+# A task is a function with one unbound argument: the object that all tasks share. It returns the arrays that the
+# checkpoint stores.
 Task = Callable[[Shared], Arrays]
 Consumer = Callable[[int, Arrays], None]
 
 
-# --- where tasks run ---
+# --- executors ---
 
 
 @final
 @dataclass(frozen=True)
 class Threads:
-    """Threads of this process; nothing to set up."""
+    """Executor that runs tasks in threads of this process."""
 
-    n_threads: int
-
-    @property
-    def n_workers(self) -> int:
-        """Number of threads."""
-        return self.n_threads
+    n_workers: int
 
     def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:  # noqa: ARG002
         """Run all tasks and call ``consume(number, result)`` once for each, one call at a time, in any order.
 
-        Threads consume the results themselves: none waits in memory.
+        The thread that computes a result also consumes it, so that results do not accumulate in memory.
 
         Parameters
         ----------
         name
-            Of the stage; shown by dask's dashboard.
+            Name of the stage, shown on dask's dashboard.
         tasks
-            By number.
+            Tasks by number.
         consume
-            Takes a result, of which nothing is kept.
+            Function that receives the number and the result of each task; results are not kept.
         shared
-            What every task is called with.
+            Object with which every task is called.
         """
         lock = threading.Lock()
 
@@ -93,56 +87,54 @@ class Threads:
             with lock:
                 consume(number, result)
 
-        # The limit is around all threads: limits that they set for themselves would undo each other's.
+        # Set one limit around all threads, because limits that are set inside threads would undo each other.
         with threadpool_limits(1):
-            in_threads(work, tasks.items(), self.n_threads)
+            in_threads(work, tasks.items(), self.n_workers)
 
 
 @final
 @dataclass(frozen=True)
 class Cluster:
-    """A dask cluster: workers that die are replaced and their tasks run elsewhere, by dask itself."""
+    """Executor that runs tasks on a Dask cluster, which repeats the tasks of a dead worker on other workers."""
 
     client: Any
 
     @property
     def n_workers(self) -> int:
-        """Threads of the largest worker, whose memory they share."""
+        """Number of threads of the worker with the most threads; the threads of a worker share its memory."""
         return max(self.client.nthreads().values(), default=1)
 
     def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:
-        """Run the tasks on the workers, a few ahead, so that neither scheduler nor client holds much."""
+        """Run the tasks on the workers; submit only a few in advance, to save memory in scheduler and client."""
         distributed = import_extra("distributed", package="distributed", extra="dask")
-        # A scheduler keeps results by key, also those of an earlier run.
+        # Make keys unique to this run, because a scheduler keeps the results of earlier runs by key.
         run = f"{name.replace(' ', '-')}-{uuid.uuid4().hex[:8]}"
-        numbers: dict[str, int] = {}
 
         def submit(number: int, task: Task[Shared]) -> Any:
-            future = self.client.submit(task, common, key=f"{run}-{number}", retries=RETRIES)
-            numbers[future.key] = number
-            return future
+            return self.client.submit(task, common, key=f"{run}-{number}", retries=RETRIES)
 
         with self._explained():
             self.client.wait_for_workers(1, timeout=WORKERS_WITHIN)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Sending large graph")  # once per stage, not per task
-                # A task of its own, not data that is scattered: dask makes it again if the worker that has it dies.
+                # Submit the shared object as a task instead of scattered data, so that dask can restore it if a worker
+                # dies.
                 common = self.client.submit(_same, shared, key=f"{run}-shared")
-            # To all workers at once: dask would send tasks to the one that has it, and let the others wait. A worker
-            # that dies meanwhile makes it fail (seen in one of four kills), which costs nothing but the head start.
+            # Copy the object to all workers; otherwise dask sends all tasks to the only worker that has it. If a worker
+            # dies meanwhile, the copy fails (seen in one of four tests), and the run only starts more slowly.
             with suppress(Exception):
                 self.client.replicate([common])
             waiting = starmap(submit, tasks.items())
             ahead = AHEAD * max(sum(self.client.nthreads().values()), 1)
             running = distributed.as_completed(islice(waiting, ahead), loop=self.client.loop)
             for future in running:
-                consume(numbers.pop(future.key), future.result())
+                consume(int(future.key.rpartition("-")[2]), future.result())
                 future.release()
                 running.update(islice(waiting, 1))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in one sentence that the cluster is gone; errors of tasks come as they are."""
+        """Raise a one-sentence error if the cluster is lost; raise errors of tasks unchanged."""
         distributed = import_extra("distributed", package="distributed", extra="dask")
         try:
             yield
@@ -151,13 +143,15 @@ class Cluster:
         except distributed.KilledWorker as error:
             raise InvalidInputError(
                 "workers that survive a task", f"that one task killed {error.allowed_failures + 1} of them",
-                f"give workers more memory, or allow less; with a checkpoint, {RESUME}",
+                f"give workers more memory, or lower {argument('memory')}; with a checkpoint, {RESUME}",
             ) from error  # fmt: skip
         except Exception as error:
-            # What a client raises then differs from version to version; that it has no scheduler any more does not.
+            # The exception depends on the version of dask, so check whether the client still has a scheduler.
             if self.client.status != "running" or isinstance(error, CancelledError):
                 raise InvalidInputError(
-                    "a Dask scheduler that stays", "that it went away", f"with a checkpoint, {RESUME}"
+                    "a Dask scheduler that keeps running",
+                    "that the connection was lost",
+                    f"with a checkpoint, {RESUME}",
                 ) from error
             if not self.client.nthreads():
                 raise InvalidInputError(
@@ -177,7 +171,7 @@ Executor = Threads | Cluster
 
 @contextmanager
 def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
-    """Give the executor for a client, the address of a scheduler, or None for threads; close what was opened."""
+    """Yield an executor for a client, for the address of a scheduler, or for threads if ``client`` is None."""
     if client is None:
         yield Threads(check_threads(n_jobs))
     elif isinstance(client, str):
@@ -195,12 +189,12 @@ def executor(client: Any, n_jobs: int | None) -> Iterator[Executor]:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Give a client of the Dask scheduler at an address, None for none, and close it at the end.
+    """Yield a client of the Dask scheduler at an address and close it at the end; yield None without an address.
 
     Parameters
     ----------
     address
-        Such as ``"tcp://10.0.0.5:8786"``; one that does not answer within some seconds is an error.
+        Address such as ``"tcp://10.0.0.5:8786"``. A scheduler that does not answer within 5 seconds raises an error.
 
     Examples
     --------
@@ -212,9 +206,9 @@ def connected(address: str | None) -> Iterator[Any]:
         yield None
         return
     distributed = import_extra("distributed", package="distributed", extra="dask")
-    if not address.strip():  # dask would start a cluster of its own
+    if not address.strip():  # for an empty address, dask would start a local cluster
         raise InvalidInputError(
-            "the address of a Dask scheduler", "an empty one", "give one such as tcp://10.0.0.5:8786"
+            "the address of a Dask scheduler", "an empty address", "give one such as tcp://10.0.0.5:8786"
         )
     try:
         client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
@@ -230,63 +224,46 @@ def connected(address: str | None) -> Iterator[Any]:
         client.close(timeout=PATIENCE)
 
 
-# --- what is kept ---
+# --- checkpoints ---
 
 
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder with one ``.npz`` file for each finished task; without a folder it keeps nothing.
+    """A folder with one ``.npz`` file for each finished task; without a folder, nothing is stored.
 
-    Whenever the process dies, a file is there as a whole or it is not there. One that does not fit its checksum, which
-    covers its arrays, its name and all that the result depends on, counts as not there.
+    A file is written completely or not at all, even if the process is killed. Every file has a checksum of its arrays,
+    its name and ``seal``; files with a wrong checksum are ignored.
 
     Attributes
     ----------
     folder
-        Where; further files of the run may be there under names that match ``UNFINISHED``.
+        Path of the folder. Temporary files of the run, with names that match ``UNFINISHED``, may also be in the folder.
     seal
-        Checksum of what the result depends on.
+        Checksum of everything on which the result depends.
     """
 
     folder: Path | None = None
     seal: str = ""
 
     def load(self, stage: str, number: int) -> Arrays | None:
-        """Return the arrays of a finished task; None if there are none, or if they are damaged."""
-        if self.folder is None:
-            return None
+        """Return the arrays of a finished task; None if the task is not stored, or if its file is damaged."""
         name = _name(stage, number)
-        try:
-            with (self.folder / name).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                arrays: Arrays = {key: file[key] for key in file.files}
-            checksum = str(arrays.pop("checksum"))
-            return arrays if checksum == self._checksum(name, arrays) else None
-        # What a library says of damaged files is of every kind.
-        except Exception:
-            return None
+        return None if self.folder is None else load_arrays(self.folder / name, f"{self.seal} {name}")
 
     def save(self, stage: str, number: int, arrays: Arrays) -> None:
-        """Keep arrays: all of them or, if anything happens, none."""
+        """Store the arrays of a finished task, completely or not at all."""
         if self.folder is None:
             return
         name = _name(stage, number)
         with explained(self.folder, RESUME):
             (self.folder / name).parent.mkdir(exist_ok=True)
-            with replacing(self.folder / name, "wb") as file:
-                np.savez(file, checksum=np.array(self._checksum(name, arrays)), **arrays)  # type: ignore[arg-type]
+            save_arrays(self.folder / name, f"{self.seal} {name}", arrays)
 
     def discard(self) -> None:
         """Remove the folder."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _checksum(self, name: str, arrays: Arrays) -> str:
-        described = {key: [array.dtype.str, *array.shape] for key, array in sorted(arrays.items())}
-        digest = hashlib.sha256(json.dumps([self.seal, name, described]).encode())
-        for _, array in sorted(arrays.items()):
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
 
 
 def _name(stage: str, number: int) -> str:
@@ -297,23 +274,24 @@ def _name(stage: str, number: int) -> str:
 def open_checkpoint(
     path: str | os.PathLike[str] | None, manifest: Mapping[str, Mapping[str, Any]], *, resume: bool
 ) -> Iterator[Checkpoint]:
-    """Give a checkpoint, new or to be resumed, that no other process uses; raise if it is of another run.
+    """Yield a new or resumed checkpoint, locked against other processes; raise if it belongs to another run.
 
     Parameters
     ----------
     path
-        Where; None for none.
+        Path of the folder; None for no checkpoint.
     manifest
-        What the result depends on, as plain values.
+        Everything on which the result depends, as plain values.
     resume
-        Go on with a checkpoint that is there already.
+        Whether to continue an existing checkpoint.
     """
     place = check_checkpoint(path, resume=resume)
     if place is None:
         yield Checkpoint()
         return
     content = sealed({**manifest, "checkpoint": {"layout": LAYOUT}})
-    # Before anything is made in a folder that may be another's. One that has nothing but a lock was begun and killed.
+    # Check the manifest before writing, because the folder may belong to another run. A folder that contains only a
+    # lock was left by a run that was killed at its start.
     if os.path.lexists(place) and not (place.is_dir() and all(entry.name[0] == "." for entry in place.iterdir())):
         _check_manifest(place, unsealed(content))
     with explained(place):
@@ -328,7 +306,7 @@ def open_checkpoint(
 
 
 def check_checkpoint(path: str | os.PathLike[str] | None, *, resume: bool) -> Path | None:
-    """Return where the checkpoint is to be, or raise if there is one and it is not to be resumed."""
+    """Return the path of the checkpoint, or raise if it exists although ``resume`` is false."""
     if path is None:
         if resume:
             raise InvalidInputError("a checkpoint to resume", "none", "name the folder of the earlier run")
@@ -336,17 +314,28 @@ def check_checkpoint(path: str | os.PathLike[str] | None, *, resume: bool) -> Pa
     place = check_place(path, "a checkpoint")
     if os.path.lexists(place) and not resume:
         raise InvalidInputError(
-            "a checkpoint that is not there yet",
+            "a checkpoint that does not exist yet",
             f"{quoted_path(str(place))}",
-            f"{argument('resume', True)} goes on with it",
+            f"{argument('resume', True)} continues it",
         )
     return place
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder contains the manifest of a checkpoint, even one that is damaged or has another layout."""
+    manifest = folder / MANIFEST
+    try:
+        return manifest.is_file() and manifest.read_bytes().startswith(BEGINNING)
+    except OSError:
+        return False
+
+
 def _check_manifest(place: Path, manifest: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise unless a checkpoint was begun by this version for the same input and settings."""
+    """Raise unless this version of heatmover began the checkpoint for the same input and settings."""
     try:
         stored = unsealed((place / MANIFEST).read_bytes())
+        if stored["checkpoint"] != manifest["checkpoint"]:
+            raise ValueError("another layout")
         changes = [
             f"{kind} {key}: {reprlib.repr(stored[kind].get(key))} then, {reprlib.repr(values.get(key))} now"
             for kind, values in manifest.items()
@@ -357,45 +346,35 @@ def _check_manifest(place: Path, manifest: Mapping[str, Mapping[str, Any]]) -> N
         raise InvalidInputError(
             "a checkpoint of this version of heatmover",
             f"something else at {quoted_path(str(place))}",
-            "choose another place, or finish it with the version that began it",
+            "choose another path, or finish the checkpoint with the version that started it",
         ) from error
     if changes:
         raise InvalidInputError(
             "the input and settings with which the checkpoint was begun", "; ".join(changes[:5]),
-            "change them back, or begin anew with another checkpoint",
+            "use the original input and settings, or start a new checkpoint",
         )  # fmt: skip
 
 
 # --- stages ---
 
 
-class ResultStore(Protocol):
-    """Keeps the results of tasks, by stage and number."""
-
-    def load(self, stage: str, number: int) -> Arrays | None:
-        """Return what was kept, or None."""
-
-    def save(self, stage: str, number: int, arrays: Arrays) -> None:
-        """Keep arrays: all of them or, if anything happens, none."""
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """Runs stages.
+    """Stages of a run; the results of finished tasks are stored.
 
     Attributes
     ----------
     executor
-        Where tasks run.
+        Executor of the tasks.
     store
-        What is finished already.
+        Checkpoint with the finished tasks.
     progress
-        Told of every finished task.
+        Receives the progress of every stage.
     """
 
     executor: Executor
-    store: ResultStore
+    store: Checkpoint
     progress: Progress
 
     def each(
@@ -406,20 +385,20 @@ class Stages:
         fold: Callable[[int, Arrays], None],
         shared: Shared,
     ) -> None:
-        """Call ``fold(number, result)`` for every task, in any order: the fold must not depend on it.
+        """Run all tasks of a stage, and call ``fold(number, result)`` once for every task, in any order.
 
         Parameters
         ----------
         name
-            Of the stage, also in the checkpoint.
+            Name of the stage, also in the checkpoint.
         tasks
-            By number.
+            Tasks by number.
         weights
-            Steps of progress of each task.
+            Number of progress steps of each task.
         fold
-            Takes a result in.
+            Function that accumulates results; it must not depend on their order.
         shared
-            What every task is called with.
+            Object with which every task is called.
         """
         self.progress.stage(name, sum(weights.values()))
 
@@ -440,13 +419,3 @@ class Stages:
                 consume(number, kept)
         if left:
             self.executor.run(name, left, finish, shared)
-
-    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """Return the result of a stage of one task that runs here."""
-        self.progress.stage(name, 1)
-        kept = self.store.load(name, 0)
-        if kept is None:
-            kept = make()
-            self.store.save(name, 0, kept)
-        self.progress.advance()
-        return kept

@@ -1,10 +1,13 @@
-"""More samples than all pairs allow: embedding and distances in tiles on disk."""
+"""Embed and compare more samples than fit into memory; embeddings and distances are stored in tiles on disk.
+
+Users call it as `heatmover.scale`. Writes zarr arrays, or a checkpoint, to paths that the user names.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement
@@ -13,10 +16,11 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from heatmover._base.files import Arrays
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int64
-from heatmover._base.validation import check_integer, check_matrix, check_memory, check_option, import_extra
+from heatmover._base.validation import check_at_most, check_matrix, check_memory, check_option, import_extra
 from heatmover._base.version import __version__
 from heatmover._base.words import counted, quoted_path, readable
 from heatmover.cohort.reader import spans
@@ -25,14 +29,13 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.errors import InvalidInputError, argument
 from heatmover.measures import Measures
-from heatmover.study.scale.stages import RESUME, Arrays, Stages, Task, executor, open_checkpoint
+from heatmover.study.scale.stages import RESUME, Checkpoint, Shared, Stages, Task, executor, open_checkpoint
 
-__all__ = ["SAMPLES_AT_ONCE", "EmbeddingRows", "distances", "embed", "embedding_tasks", "nearest", "tile_rows"]
-
-# Rows on each side of a tile, at most: wide enough that reading them is nothing beside comparing them.
+# Largest and smallest number of rows on each side of a tile. With the largest tile, reading takes negligible time
+# compared with the computation of distances.
 TILE_ROWS, LEAST_TILE_ROWS = 2048, 16
-# Samples that a task embeds: the width of a block in which diffusion is fast. It does not depend on the memory, so
-# that a resumed run finds the same pieces.
+# Number of samples that a task embeds; diffusion of this number is fast. The number does not depend on the memory, so
+# that a resumed run has the same tasks.
 SAMPLES_AT_ONCE = 16
 
 Span = tuple[int, int]
@@ -42,7 +45,7 @@ Best = tuple[Float64, Int64]
 @final
 @dataclass(frozen=True, eq=False)
 class EmbeddingRows:
-    """Rows of an embedding in memory, or in a zarr array on disk, which workers read themselves."""
+    """Rows of an embedding: in memory, or in a zarr array on disk that workers open themselves."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -57,7 +60,7 @@ class EmbeddingRows:
             path = os.fspath(embedding)
             embedding = open_array(path)
         elif hasattr(embedding, "store_path"):
-            # The folder, which workers can open by themselves; nothing if the array is not in one.
+            # Path of the folder, so that workers can open the array; empty if the array is not in a folder.
             root = getattr(embedding.store_path.store, "root", None)
             path = "" if root is None else str(Path(root) / embedding.store_path.path)
         else:
@@ -83,7 +86,7 @@ class EmbeddingRows:
         return rows
 
     def checksum(self, size: int) -> str:
-        """Return a checksum of all rows, which are read so many at a time."""
+        """Return a checksum of all rows; ``size`` rows are read at a time."""
         digest = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())
         for span in spans(0, self.shape[0], size):
             digest.update(np.ascontiguousarray(self.read(span)).data)
@@ -91,82 +94,72 @@ class EmbeddingRows:
 
 
 def open_array(path: str, mode: Literal["r", "r+"] = "r") -> Any:
-    """Open a zarr array, or raise if there is none."""
+    """Open a zarr array, or raise if there is no array at this path."""
     zarr = import_extra("zarr", package="zarr", extra="cohort")
     try:
         return zarr.open_array(path, mode=mode)
-    except Exception as error:  # whatever zarr says of a description that is none
+    except Exception as error:  # for damaged metadata, zarr may raise any exception
         raise InvalidInputError("the path of a zarr array", f"none at {quoted_path(path)}") from error
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ArrayStore:
-    """Keeps the result of each task at its place of a zarr array, where NaN says that it is not finished.
+def _begin(
+    out: str | os.PathLike[str], shape: Span, chunks: Span, dtype: Any, about: dict[str, Any], *, resume: bool
+) -> Any:
+    """Return the array to fill: a new array of NaN, or an unfinished array with the same ``about``."""
+    zarr = import_extra("zarr", package="zarr", extra="cohort")
+    place = Path(out)
+    if str(place) == ".":  # an empty path also becomes "."
+        raise InvalidInputError("the path of an array", "the current folder")
+    if not os.path.lexists(place):
+        with explained(place):
+            return zarr.create_array(
+                place, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=about,
+                compressors=[zarr.codecs.Crc32cCodec()],
+            )  # fmt: skip
+    if not resume:
+        raise InvalidInputError(
+            "an array that does not exist yet", quoted_path(str(place)), f"{argument('resume', True)} continues it"
+        )
+    begun = open_array(str(place), "r+")
+    stored = begun.attrs.asdict()
+    changed = [key for key, value in about.items() if stored.get(key) != value]
+    if changed or begun.shape != shape or not np.isnan(begun.fill_value):
+        raise InvalidInputError(
+            f"an array of the same {', '.join(changed) or 'shape'}", f"a different array at {quoted_path(str(place))}"
+        )
+    return begun
 
-    Attributes
-    ----------
-    array
-        Open for writing.
-    places
-        Rows and columns of each task, by its number.
-    mirrored
-        Whether the result is also at columns and rows, transposed.
+
+def _fill(
+    array: Any, places: Mapping[int, Sequence[tuple[slice, slice]]], stages: Stages, name: str,
+    tasks: Mapping[int, Task[Shared]], weights: Mapping[int, int], shared: Shared,
+) -> None:  # fmt: skip
+    """Write the result of each task to its first place in a zarr array, and its transpose to the second place, if any.
+
+    NaN marks missing results. Tasks whose results are complete are not computed again.
     """
 
-    array: Any
-    places: Mapping[int, tuple[slice, slice]]
-    mirrored: bool = False
-
-    @classmethod
-    def open(cls, place: Path, shape: Span, chunks: Span, dtype: Any, about: dict[str, Any], *, resume: bool) -> Any:
-        """Return the array to write to, new or begun about the same things."""
-        zarr = import_extra("zarr", package="zarr", extra="cohort")
-        if str(place) == ".":  # also what an empty path becomes
-            raise InvalidInputError("the path of an array", "the current folder")
-        if not os.path.lexists(place):
-            with explained(place):
-                return zarr.create_array(
-                    place, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=about,
-                    compressors=[zarr.codecs.Crc32cCodec()],
-                )  # fmt: skip
-        if not resume:
-            raise InvalidInputError(
-                "an array that is not there yet", quoted_path(str(place)), f"{argument('resume', True)} goes on with it"
-            )
-        begun = open_array(str(place), "r+")
-        stored = begun.attrs.asdict()
-        changed = [key for key, value in about.items() if stored.get(key) != value]
-        if changed or begun.shape != shape or not np.isnan(begun.fill_value):
-            raise InvalidInputError(
-                f"an array of the same {', '.join(changed) or 'shape'}", f"another at {quoted_path(str(place))}"
-            )
-        return begun
-
-    def load(self, stage: str, number: int) -> Arrays | None:  # noqa: ARG002
-        """Return a result that is there as a whole."""
-        rows, columns = self.places[number]
+    def is_there(number: int) -> bool:
         try:
-            values = np.asarray(self.array[rows, columns])
-            whole = not np.isnan(values).any()
-            if whole and self.mirrored:
-                whole = np.array_equal(values, self.array[columns, rows].T)
-        # What a library says of damaged files is of every kind.
+            values, *mirrored = (np.asarray(array[place]) for place in places[number])
+        # For damaged files, libraries may raise any exception.
         except Exception:
-            return None
-        return {"values": values} if whole else None
+            return False
+        return not np.isnan(values).any() and all(np.array_equal(values, other.T) for other in mirrored)
 
-    def save(self, stage: str, number: int, arrays: Arrays) -> None:  # noqa: ARG002
-        """Write a result to its place."""
-        rows, columns = self.places[number]
-        with explained(Path(str(self.array.store_path)), RESUME):
-            self.array[rows, columns] = arrays["values"]
-            if self.mirrored:
-                self.array[columns, rows] = arrays["values"].T
+    def write(number: int, result: Arrays) -> None:
+        first, *mirrored = places[number]
+        with explained(Path(str(array.store_path)), RESUME):
+            array[first] = result["values"]
+            for place in mirrored:
+                array[place] = result["values"].T
+
+    left = {number: task for number, task in tasks.items() if not is_there(number)}
+    stages.each(name, left, {number: weights[number] for number in left}, write, shared)
 
 
 def tile_rows(rows: EmbeddingRows, memory: int, n_workers: int) -> int:
-    """Return how many rows a tile may have on each side."""
+    """Return the number of rows on each side of the tiles, so that tiles fit into memory; raise if none fits."""
 
     def need(size: int) -> int:
         return n_workers * (3 * size * rows.shape[1] * rows.dtype.itemsize + 4 * 8 * size**2)
@@ -197,21 +190,21 @@ def embed(
     Parameters
     ----------
     model
-        Fitted.
+        A fitted `DiffusionEMD`.
     measures
         ``(n_samples, n_points)``.
     out
-        Where to: the folder of the new zarr array, ``(n_samples, n_features)``.
+        Path of the new zarr array, ``(n_samples, n_features)``.
     client, n_jobs, progress
         As in `compare_cohort`; progress counts samples.
     resume
-        Go on with an array that is there: rows in it are not computed again.
+        Continue an existing array: finished rows are not computed again.
 
     Returns
     -------
     zarr.Array
-        Opened for reading; give it, or its path, to `distances` or `nearest`. Row by row it is
-        ``model.transform(measures)``, to the bit.
+        The array, opened for reading, whose rows are bit-identical to ``model.transform(measures)``. Pass the array or
+        its path to `distances` or `nearest`.
 
     Examples
     --------
@@ -223,37 +216,22 @@ def embed(
     >>> np.array_equal(rows[:], model.transform(data.measures()))
     True
     """
-    tasks, weights = embedding_tasks(model, measures)
+    masses = model.node_masses(measures)
     shape = (len(measures), model.prepared_.layout.n_features)
     about = {"heatmover": __version__, "model and measures": _digest(model, measures)}
-    chunks = (SAMPLES_AT_ONCE, shape[1])
-    target = ArrayStore.open(Path(out), shape, chunks, model.prepared_.precision, about, resume=resume)
-    places = {
-        number: (slice(start, start + weights[number]), slice(None))
-        for number, start in enumerate(range(0, shape[0], SAMPLES_AT_ONCE))
-    }
+    target = _begin(out, shape, (SAMPLES_AT_ONCE, shape[1]), model.prepared_.precision, about, resume=resume)
+    rows = {number: slice(*span) for number, span in enumerate(spans(0, shape[0], SAMPLES_AT_ONCE))}
+    places = {number: [(some, slice(None))] for number, some in rows.items()}
+    tasks = {number: partial(_embed_rows, rows=masses[some]) for number, some in rows.items()}
+    weights = {number: some.stop - some.start for number, some in rows.items()}
     with executor(client, n_jobs) as where:
-        stages = Stages(where, ArrayStore(target, places), SILENT if progress is None else progress)
-        stages.each("diffuse measures", tasks, weights, _keep_nothing, model.prepared_)
+        stages = Stages(where, Checkpoint(), SILENT if progress is None else progress)
+        _fill(target, places, stages, "diffuse measures", tasks, weights, model.prepared_)
     return open_array(os.fspath(out))
-
-
-def embedding_tasks(model: DiffusionEMD, measures: Measures) -> tuple[dict[int, Task[Preparation]], dict[int, int]]:
-    """Return tasks that embed some samples each, and how many."""
-    rows = model.node_masses(measures)
-    starts = range(0, rows.shape[0], SAMPLES_AT_ONCE)
-    tasks: dict[int, Task[Preparation]] = {
-        number: partial(_embed_rows, rows=rows[start : start + SAMPLES_AT_ONCE]) for number, start in enumerate(starts)
-    }
-    return tasks, {number: min(SAMPLES_AT_ONCE, rows.shape[0] - start) for number, start in enumerate(starts)}
 
 
 def _embed_rows(prepared: Preparation, rows: Any) -> Arrays:
     return {"values": prepared.embed(rows, n_threads=1, progress=SILENT)}
-
-
-def _keep_nothing(number: int, arrays: Arrays) -> None:
-    """Forget a result, which is in its array."""
 
 
 def _digest(model: DiffusionEMD, measures: Measures) -> str:
@@ -280,15 +258,15 @@ def distances(
     Parameters
     ----------
     embedding
-        ``(n_samples, n_features)``: an array, a zarr array or the path of one.
+        ``(n_samples, n_features)``: an array, a zarr array or the path of a zarr array.
     out
-        Where to: the folder of the new zarr array, ``(n_samples, n_samples)``.
+        Path of the new zarr array, ``(n_samples, n_samples)``.
     dtype
-        Of the result; 100,000 samples take 40 GB in float32.
+        Type of the result; 100,000 samples take 40 GB in float32.
     memory, client, n_jobs, progress
         As in `compare_cohort`; progress counts pairs of tiles.
     resume
-        Go on with an array that is there: tiles in it are not computed again.
+        Continue an existing array: finished tiles are not computed again.
 
     Returns
     -------
@@ -311,19 +289,20 @@ def distances(
         size = tile_rows(rows, check_memory(memory), where.n_workers)
         about = {"heatmover": __version__, "embedding": rows.checksum(size), "dtype": dtype}
         chunks = (min(size, n_rows), min(size, n_rows))
-        target = ArrayStore.open(Path(out), (n_rows, n_rows), chunks, dtype, about, resume=resume)
-        # Of an array that was begun with another budget, its own.
+        target = _begin(out, (n_rows, n_rows), chunks, dtype, about, resume=resume)
+        # A resumed array keeps its tile size, which may have been chosen for another memory budget.
         pairs = _pairs(n_rows, int(target.chunks[0]))
-        places = {number: (slice(*first), slice(*second)) for number, (first, second) in pairs.items()}
+        sides = {number: [slice(*span) for span in pair] for number, pair in pairs.items()}
+        places = {number: [(left, right), (right, left)] for number, (left, right) in sides.items()}
         tasks = {number: partial(_tile, pair=pair, dtype=dtype) for number, pair in pairs.items()}
-        stages = Stages(where, ArrayStore(target, places, mirrored=True), watcher)
-        stages.each("compare", tasks, dict.fromkeys(tasks, 1), _keep_nothing, rows)
+        stages = Stages(where, Checkpoint(), watcher)
+        _fill(target, places, stages, "compare", tasks, dict.fromkeys(tasks, 1), rows)
     target.attrs["complete"] = True
     return open_array(os.fspath(out))
 
 
 def _pairs(n_rows: int, size: int) -> dict[int, tuple[Span, Span]]:
-    """Return the rows on both sides of each tile, every pair once, by its number."""
+    """Return the two row ranges of each tile, by tile number; every pair of ranges occurs once."""
     return dict(enumerate(combinations_with_replacement(spans(0, n_rows, size), 2)))
 
 
@@ -349,31 +328,30 @@ def nearest(
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Float64, Int64]:
-    """Find the k nearest rows of each row, tile by tile, for an embedding on disk and on a cluster if there is one.
+    """Find the k rows of an embedding on disk that are nearest to each row, tile by tile, in threads or on a cluster.
 
     Parameters
     ----------
     embedding
-        ``(n_samples, n_features)``: an array, a zarr array or the path of one.
+        ``(n_samples, n_features)``: an array, a zarr array or the path of a zarr array.
     k
-        How many.
+        Number of neighbors.
     memory, client, checkpoint, resume, n_jobs, progress
         As in `compare_cohort`; progress counts pairs of tiles.
 
     Returns
     -------
     distances, indices : ndarray of shape (n_samples, k)
-        As `heatmover.nearest` returns them, to the bit.
+        Bit-identical to the result of `heatmover.nearest`.
 
     Examples
     --------
     >>> nearest(np.array([[0.0, 0.0], [1.0, 2.0], [1.0, 0.0]]), k=1)
     (array([[1.], [2.], [1.]]), array([[2], [2], [0]]))
     """
-    rows, count = EmbeddingRows.of(embedding), check_integer("k", k, minimum=1)
-    if count >= rows.shape[0]:
-        raise InvalidInputError(f"k of at most {rows.shape[0] - 1}", f"k={count} with {counted(rows.shape[0], 'row')}")
-    best = _nothing_yet(rows.shape[0], count)
+    rows = EmbeddingRows.of(embedding)
+    count = check_at_most("k", k, rows.shape[0] - 1, "a row is not its own neighbor")
+    best = np.full((rows.shape[0], count), np.inf), np.full((rows.shape[0], count), np.iinfo(np.int64).max)
     with executor(client, n_jobs) as where:
         size = tile_rows(rows, check_memory(memory), where.n_workers)
         pairs = _pairs(rows.shape[0], size)
@@ -395,7 +373,7 @@ def nearest(
 
 
 def _nearest_between(rows: EmbeddingRows, pair: tuple[Span, Span], k: int) -> Arrays:
-    """Return the k nearest rows on the right of each on the left, and the other way round."""
+    """Return the k nearest rows in the second span for each row of the first span, and vice versa."""
     apart, (first, second) = _between(rows, pair), pair
     result: Arrays = {}
     if first == second:
@@ -407,19 +385,13 @@ def _nearest_between(rows: EmbeddingRows, pair: tuple[Span, Span], k: int) -> Ar
 
 
 def _smallest(tile: Float64, first: int, k: int) -> Best:
-    from heatmover._base.compiled.l1 import keep_smallest
-
-    best = _nothing_yet(len(tile), k)
-    keep_smallest(np.ascontiguousarray(tile), first, *best)
-    return best
-
-
-def _nothing_yet(n_rows: int, k: int) -> Best:
-    return np.full((n_rows, k), np.inf), np.full((n_rows, k), np.iinfo(np.int64).max)
+    """Return at most k smallest distances of each row, and their column numbers, where columns start at ``first``."""
+    columns = np.argsort(tile, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(tile, columns, axis=1), columns + first
 
 
 def _merge(best: Best, rows: slice, further: Best) -> None:
-    """Keep the k best of both, by distance and then by index, whatever the order in which tiles come."""
+    """Merge new neighbors into ``best``: keep the k smallest by distance and then index, for any order of tiles."""
     k = best[0].shape[1]
     distance, index = (np.hstack([old[rows], new]) for old, new in zip(best, further, strict=True))
     order = np.lexsort((index, distance), axis=1)[:, :k]

@@ -1,8 +1,8 @@
-"""Alternatives to Diffusion EMD behind one convention: ``method(points or graph, measures, *, options)``.
+"""Compute distances by alternatives to Diffusion EMD, with one calling convention, for users; touch no files.
 
-Each returns the distances between all measures. A method that is an L1 embedding also has ``.embed``, with the
-same arguments, for the features themselves; an iterative one has ``.solve``, which tells how well it converged.
-`METHODS` holds them all by name, with what each declares about itself.
+``method(points or graph, measures, *, options)`` returns the distances between all measures. If the distance is an L1
+distance between features, ``method.embed`` returns the features for the same arguments. If the method is iterative,
+``method.solve`` also reports its convergence. `METHODS` lists all methods by name, with their properties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heatmover.transport.baselines.method import EmbeddingMethod, IterativeMetho
 from heatmover.transport.baselines.pot import exact_emd, sinkhorn
 from heatmover.transport.baselines.trees import cluster_tree, grid_emd, quad_tree
 
-#: All methods by their names: what property tests and benchmarks run through.
+#: All methods by name, for property tests and benchmarks.
 METHODS: dict[str, Method[Any]] = {
     method.name: method
     for method in (

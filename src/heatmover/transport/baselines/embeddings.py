@@ -1,4 +1,4 @@
-"""Means (pseudobulk), slices along random directions, and Diffusion EMD, called as the other alternatives are."""
+"""Compare measures by means (pseudobulk), by random slices and by Diffusion EMD, as baselines for users."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import RandomState, check_integer, check_random_state, check_threads
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.transport.baselines.ground import Ground, check_masses, graph_of, points_of
-from heatmover.transport.baselines.method import Declaration, Features, embedding_method, pair_method
-
-__all__ = ["diffusion_emd", "mean_distance", "sliced_wasserstein"]
+from heatmover.transport.baselines.method import Features, embedding_method, pair_method
 
 Slice = Callable[[Float64], Float64]
 
 
-@pair_method(Declaration("points", "distance between means (pseudobulk)"))
+@pair_method("points", "distance between means (pseudobulk)")
 def mean_distance(ground: Ground, measures: Any) -> Float64:
     """Return the Euclidean distances between the means of the measures, a lower bound of their EMD.
 
@@ -33,7 +31,7 @@ def mean_distance(ground: Ground, measures: Any) -> Float64:
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal.
+        Symmetric distances, zero on the diagonal.
 
     Examples
     --------
@@ -49,23 +47,14 @@ def mean_distance(ground: Ground, measures: Any) -> Float64:
     return np.asarray(squareform(pdist(means)))
 
 
-@embedding_method(
-    Declaration(
-        "points",
-        "Kolouri et al. 2016, Sliced Wasserstein Kernels for Probability Distributions",
-    )
-)
+@embedding_method("points", "Kolouri et al. 2016, Sliced Wasserstein Kernels for Probability Distributions")
 def sliced_wasserstein(
-    ground: Ground,
-    measures: Any,
-    *,
-    n_directions: int = 50,
-    random_state: RandomState = 0,
-    n_jobs: int | None = None,
+    ground: Ground, measures: Any, *, n_directions: int = 50, random_state: RandomState = 0, n_jobs: int | None = None
 ) -> Iterator[Features]:
     """Return sliced Wasserstein distances: the mean over random directions of the EMD of the projected measures.
 
-    A lower bound of the EMD, below it by a factor that grows with the square root of the number of dimensions.
+    The result is a lower bound of the EMD. The ratio of the EMD to this bound grows with the square root of the number
+    of dimensions.
 
     Parameters
     ----------
@@ -75,16 +64,17 @@ def sliced_wasserstein(
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     n_directions
-        How many directions. Each is exact; the error of the mean falls with the square root of their number.
+        Number of directions. The EMD along a direction is exact; the error of the mean falls with the square root of
+        the number of directions.
     random_state
         Seed or generator of the directions.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal.
+        Symmetric distances, zero on the diagonal.
 
     Examples
     --------
@@ -93,7 +83,8 @@ def sliced_wasserstein(
     array([[0., 2.],
            [2., 0.]])
 
-    In the plane 2 / pi of the distance of two points remains: the mean of abs(cos) over all directions.
+    In the plane, the distance between two points shrinks by the factor 2 / pi, the mean of abs(cos) over all
+    directions:
 
     >>> distances = sliced_wasserstein([[0.0, 0.0], [3.0, 4.0]], [[1, 0], [0, 1]], n_directions=2000)
     >>> round(float(distances[0, 1]), 2)  # all directions: 5 * 2 / pi = 3.18
@@ -101,54 +92,46 @@ def sliced_wasserstein(
     """
     points = points_of(ground)
     masses = check_masses(points, measures)
-    directions = _directions(points.shape[1], n_directions, random_state)
-    # Points without mass would only cut gaps in two.
+    count, rng = check_integer("n_directions", n_directions, minimum=1), check_random_state(random_state)
+    directions = np.ones((1, 1))  # the only direction in one dimension
+    if points.shape[1] > 1:
+        directions = rng.standard_normal((count, points.shape[1]))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    # Drop points without mass, because they would only add features.
     used, columns = np.unique(masses.indices, return_inverse=True)
     masses = sp.csr_array((masses.data, columns, masses.indptr), shape=(masses.shape[0], used.size))
-    # Far from the origin projections would lose digits.
+    # Move the points to the origin; far away, projections would lose precision.
     points = points[used] - points[used[0]]
     embed = _quantiles(masses) or _cumulative(masses)
-    # One after the other: threads here did not help (50 directions of 100 x 10,000 on two shared cores: 0.12 s alone,
-    # 0.21 s in two). n_jobs serves the distances.
+    # Directions are computed one after another, because threads did not help (50 directions of 100 x 10,000 on two
+    # shared cores: 0.12 s with one thread, 0.21 s with two). n_jobs is used for the distances.
     check_threads(n_jobs)
-    # In float64: float32 would be off by 1e-3 where measures are alike (30 that differ by 0.1 % in every mass).
+    # Use float64, because the error of float32 would be 1e-3 for similar measures (30 measures whose masses differ by
+    # 0.1%).
     yield from (embed(points @ direction / len(directions)) for direction in directions)
 
 
-def _directions(n_dimensions: int, n_directions: int, random_state: RandomState) -> Float64:
-    """Return unit vectors ``(n_directions, n_dimensions)``, uniform on the sphere; the axis in one dimension."""
-    count, generator = check_integer("n_directions", n_directions, minimum=1), check_random_state(random_state)
-    if n_dimensions == 1:
-        return np.ones((1, 1))
-    directions = generator.standard_normal((count, n_dimensions))
-    return np.asarray(directions / np.linalg.norm(directions, axis=1, keepdims=True))
-
-
 def _cumulative(masses: sp.csr_array) -> Slice:
-    """Embed by distribution functions: one feature per gap between neighbouring projections."""
-    # Here, because numba takes most of a second to import.
-    from heatmover._base.compiled.baselines import weighted_cumulative
-
-    starts = masses.indptr.astype(np.int64)
+    """Return a function to embed measures by distribution functions, with one feature per gap between projections."""
 
     def embed(projections: Float64) -> Float64:
         places, inverse = np.unique(projections, return_inverse=True)
-        # One place has no gap, but features there must be.
+        # A single position has no gap, but at least one feature is needed.
         gaps = np.diff(places) if places.size > 1 else np.zeros(1)
-        features = np.empty((masses.shape[0], gaps.size))
-        weighted_cumulative(starts, inverse[masses.indices], masses.data, gaps, features)
-        return features
+        shape = (masses.shape[0], places.size)
+        moved = sp.csr_array((masses.data, inverse[masses.indices], masses.indptr), shape=shape)
+        return np.asarray(np.cumsum(moved.toarray(), axis=1)[:, : gaps.size] * gaps)
 
     return embed
 
 
 def _quantiles(masses: sp.csr_array) -> Slice | None:
-    """Embed by quantile functions, the inverses of distribution functions, if that takes fewer features.
+    """Return a function that embeds measures by their quantile functions, or None if this would not save features.
 
-    The area between two distribution functions is also that between their inverses. Of c points of equal mass the
-    quantile function has steps at 1/c, 2/c, ... whatever the direction; 100 measures of 100 points each then have
-    100 features instead of 10,000. None if masses are unequal, or if the steps of all measures together are more
-    than the points.
+    Quantile functions are the inverses of distribution functions, so the area between two quantile functions equals the
+    area between the two distribution functions. The quantile function of c points of equal mass has steps at 1/c, 2/c,
+    ... for every direction. 100 measures of 100 points each then have 100 features instead of 10,000. The result is
+    None if masses are unequal, or if the measures together have at least as many steps as points.
     """
     counts = np.diff(masses.indptr)
     rows = np.repeat(np.arange(counts.size), counts)
@@ -167,30 +150,25 @@ def _quantiles(masses: sp.csr_array) -> Slice | None:
     return embed
 
 
-@embedding_method(
-    Declaration(
-        "either",
-        "Tong et al. 2021, Diffusion Earth Mover's Distance and Distribution Embeddings",
-    )
-)
+@embedding_method("either", "Tong et al. 2021, Diffusion Earth Mover's Distance and Distribution Embeddings")
 def diffusion_emd(ground: Ground, measures: Any, *, n_jobs: int | None = None, **settings: Any) -> Iterator[Features]:
     """Return Diffusion EMDs: `DiffusionEMD` in the calling convention of the baselines.
 
     Parameters
     ----------
     ground
-        Coordinates ``(n_points, n_dimensions)``, of which ``Graph.from_points`` makes a graph, or a `Graph`.
+        Coordinates ``(n_points, n_dimensions)``, converted by ``Graph.from_points``, or a `Graph`.
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     n_jobs
-        Threads; None for all cores.
+        Number of threads; None for all cores.
     **settings
-        Of `DiffusionEMD`.
+        Parameters of `DiffusionEMD`.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal.
+        Symmetric distances, zero on the diagonal.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What measures live on: coordinates or a graph, each turned into what a method needs."""
+"""Turn coordinates or a graph into the points, masses and costs that a baseline needs; only baselines call it."""
 
 from __future__ import annotations
 
@@ -15,53 +15,44 @@ from heatmover._base.types import Float64, IntArray
 from heatmover._base.validation import check_matrix
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.graph import Graph
-from heatmover.measures import check_measures
-from heatmover.transport.exact import GroundCosts
-
-__all__ = ["Cost", "Ground", "check_masses", "edge_lengths", "graph_of", "ground_costs", "points_of"]
+from heatmover.transport.exact import GroundCosts, check_costs, check_paths, masses_on_supports
 
 Ground: TypeAlias = npt.ArrayLike | Graph
 Cost: TypeAlias = str | npt.ArrayLike | Callable[[Float64, Float64], Float64]
 
-# Distances from the points of so many measures are kept: pairs come row by row, so that two, now and next, would do.
+# Number of measures whose shortest paths are cached. Pairs are solved row by row, so two measures (current and next)
+# would suffice.
 KEPT_MEASURES = 4
-
-# Costs that are not stored would become zero.
-ALL_COSTS = "give the cost of every pair, or a Graph, whose costs are those of the shortest paths"
 
 
 def points_of(ground: Ground) -> Float64:
-    """Return coordinates ``(n_points, n_dimensions)``, or raise if there are none."""
+    """Return coordinates ``(n_points, n_dimensions)``, or raise an error for a graph, which has none."""
     if isinstance(ground, Graph):
         raise InvalidInputError("points (n_points, n_dimensions)", "a Graph", "this method needs coordinates")
     return np.asarray(check_matrix("points", ground), dtype=np.float64)
 
 
 def graph_of(ground: Ground, *, n_jobs: int | None = None) -> Graph:
-    """Return the graph, made of points with default settings if it is not there yet."""
+    """Return the graph, built from points with default settings if necessary."""
     return ground if isinstance(ground, Graph) else Graph.from_points(points_of(ground), n_jobs=n_jobs)
 
 
 def check_masses(ground: Ground, measures: Any) -> sp.csr_array:
-    """Return measures over the ground's points as CSR rows of positive masses that sum to one, or raise."""
+    """Return measures on the points as CSR rows of positive masses that sum to one, or raise an error."""
     n_points = ground.n_points if isinstance(ground, Graph) else len(points_of(ground))
-    masses = sp.csr_array(check_measures(measures, n_points=n_points))
-    if masses.nnz and masses.data.min() == 0:  # stored zeros: points without mass are no part of a support
-        masses = masses.copy()
-        masses.eliminate_zeros()
-    return masses
+    return masses_on_supports(measures, n_points=n_points)
 
 
 def ground_costs(ground: Ground, cost: Cost | None) -> GroundCosts:
-    """Return the costs between points by their indices.
+    """Return the function that computes costs between points from their indices.
 
     Parameters
     ----------
     ground
         Coordinates or a graph.
     cost
-        None: Euclidean between coordinates, along shortest paths on a graph. A name of a SciPy metric; a function
-        of coordinates; or a matrix ``(n_points, n_points)``.
+        The name of a SciPy metric, a function of coordinates, or a matrix ``(n_points, n_points)``. None: Euclidean
+        distances between coordinates, lengths of shortest paths on a graph.
     """
     if cost is None:
         return _geodesic_costs(ground) if isinstance(ground, Graph) else _metric_costs(points_of(ground), "euclidean")
@@ -69,14 +60,16 @@ def ground_costs(ground: Ground, cost: Cost | None) -> GroundCosts:
         return _metric_costs(points_of(ground), cost)
     if callable(cost):
         points, function = points_of(ground), cost
-        return lambda rows, columns: _check_costs(function(points[rows], points[columns]), (len(rows), len(columns)))
+        return lambda rows, columns: check_costs(
+            "cost", function(points[rows], points[columns]), (len(rows), len(columns))
+        )
     n_points = ground.n_points if isinstance(ground, Graph) else len(points_of(ground))
-    matrix = _check_costs(check_matrix("cost", cost, sparse=ALL_COSTS), (n_points, n_points))
+    matrix = check_costs("cost", cost, (n_points, n_points))
     return lambda rows, columns: matrix[np.ix_(rows, columns)]
 
 
 def edge_lengths(graph: Graph) -> sp.csr_array:
-    """Return the length of every edge, CSR ``(n_nodes, n_nodes)``: the kernel ``exp(-d^2 / b^2)`` solved for d."""
+    """Return the edge lengths d that give the affinities ``exp(-d^2 / b^2)``, CSR ``(n_nodes, n_nodes)``."""
     how = graph.construction
     gaussian = how.get("source") == "grid" or how.get("kernel") == "gaussian"
     if not gaussian:
@@ -85,7 +78,7 @@ def edge_lengths(graph: Graph) -> sp.csr_array:
             repr(graph),
             "pass cost= as a matrix, or the points themselves",
         )
-    # A length of exactly zero would be no edge at all for SciPy.
+    # SciPy would ignore an edge of length zero.
     lengths = how["bandwidth"] * np.sqrt(np.maximum(-np.log(graph.node_affinity.data), 0))
     lengths = np.maximum(lengths, np.finfo(np.float64).tiny)
     matrix = graph.node_affinity
@@ -114,24 +107,9 @@ def _geodesic_costs(graph: Graph) -> GroundCosts:
     def costs(rows: IntArray, columns: IntArray) -> Float64:
         if graph.place is not None:
             rows, columns = graph.place[rows], graph.place[columns]
-        with lock:  # threads begin with pairs of one measure, and each would find the same paths
+        with lock:  # threads begin with pairs of the same measure, and each would compute the same paths
             paths = from_points(rows.tobytes(), rows.dtype.str)
-        matrix = paths[:, columns]
-        if not np.isfinite(matrix).all():
-            raise InvalidInputError(
-                "measures on one connected component of the graph",
-                "a pair that no path joins, whose distance is infinite",
-                "see graph.diagnose(); use more neighbours, or compare the components one by one",
-            )
-        return matrix
+        advice = "see graph.diagnose(); use more neighbors, or compare the components one by one"
+        return check_paths(paths[:, columns], advice)
 
-    return costs
-
-
-def _check_costs(values: Any, shape: tuple[int, int]) -> Float64:
-    costs = np.asarray(check_matrix("cost", values, sparse=ALL_COSTS), dtype=np.float64)
-    if costs.shape != shape:
-        raise InvalidInputError(f"costs of shape {shape}", f"shape {costs.shape}")
-    if costs.min() < 0:
-        raise InvalidInputError("non-negative costs", f"a smallest of {costs.min():g}")
     return costs

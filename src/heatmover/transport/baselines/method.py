@@ -1,4 +1,4 @@
-"""What a method is: one calling convention for all of them, and what each declares about itself."""
+"""Define the calling convention of the baselines and the properties that each baseline declares; touch no files."""
 
 from __future__ import annotations
 
@@ -16,48 +16,26 @@ import scipy.sparse as sp
 from heatmover._base.types import Bool, Float64, FloatArray, Int64
 from heatmover._base.words import counted
 from heatmover.embedding.distances import l1_distances
-from heatmover.errors import ConvergenceWarning, HeatmoverError
-
-__all__ = [
-    "Declaration",
-    "EmbeddingMethod",
-    "IterativeMethod",
-    "Method",
-    "PairMethod",
-    "Solution",
-    "embedding_method",
-    "iterative_method",
-    "pair_method",
-]
+from heatmover.errors import ConvergenceWarning
 
 P = ParamSpec("P")
 Features: TypeAlias = FloatArray | sp.csr_array
-
-
-@final
-@dataclass(frozen=True)
-class Declaration:
-    """What a method says about itself; `Method` explains the fields."""
-
-    ground: Literal["points", "either"]
-    reference: str
-    extra: str | None = None
+GroundKind: TypeAlias = Literal["points", "either"]
 
 
 class Method(ABC, Generic[P]):
-    """A way to compare measures: ``method(points or graph, measures, *, options)`` returns their distances.
+    """A method to compare measures: ``method(points or graph, measures, *, options)`` returns their distances.
 
     Attributes
     ----------
     name
-        The method's name, which is that of the function.
+        Name of the method, equal to the name of its function.
     ground
-        ``"points"``: the method needs coordinates. ``"either"``: coordinates or a `Graph`; each is turned into
-        what the method works on.
+        ``"points"``: the method needs coordinates. ``"either"``: the method accepts coordinates or a `Graph`.
     reference
-        Where the method comes from.
+        Publication or algorithm that defines the method.
     extra
-        The extra of heatmover that has to be installed for it, or None.
+        The extra of heatmover that must be installed for the method, or None.
 
     Examples
     --------
@@ -66,19 +44,13 @@ class Method(ABC, Generic[P]):
     ('exact', 'either')
     """
 
-    def __init__(self, function: Callable[P, Any], declaration: Declaration) -> None:
-        self.function = function
-        self.ground, self.reference = declaration.ground, declaration.reference
-        self.extra = declaration.extra
+    def __init__(self, function: Callable[P, Any], ground: GroundKind, reference: str, extra: str | None) -> None:
+        self.function, self.name = function, function.__name__
+        self.ground, self.reference, self.extra = ground, reference, extra
         functools.update_wrapper(self, function)
         # Whatever the function returns, calling the method returns distances.
         self.__annotations__ = {**function.__annotations__, "return": np.ndarray}
         self.__signature__ = inspect.signature(function).replace(return_annotation=np.ndarray)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return self.function.__name__
 
     @abstractmethod
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
@@ -90,7 +62,7 @@ class Method(ABC, Generic[P]):
 
 @final
 class PairMethod(Method[P]):
-    """A method that gives distances and nothing else; its function returns them.
+    """A method that returns distances only.
 
     Examples
     --------
@@ -110,8 +82,8 @@ class PairMethod(Method[P]):
 class EmbeddingMethod(Method[P]):
     """A method whose distance is the L1 distance between features; its function yields blocks of features.
 
-    A block is ``(n_measures, n_features)``, dense or CSR: one tree, one direction, one scale. Distances add up
-    over blocks, so that only one block is held at a time.
+    A block, ``(n_measures, n_features)``, dense or CSR, has the features of one tree, one direction or one scale.
+    Distances add up over blocks, so only one block is in memory at a time.
 
     Examples
     --------
@@ -125,44 +97,35 @@ class EmbeddingMethod(Method[P]):
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
         """Return the L1 distances between the embedded measures, ``(n_measures, n_measures)``."""
         n_jobs: Any = options.get("n_jobs")
-        total: Float64 | None = None
-        for block in self._blocks(*args, **options):
-            distances = np.asarray(l1_distances(block, n_jobs=n_jobs), dtype=np.float64)
-            total = distances if total is None else total + distances
-        if total is None:
-            raise HeatmoverError(f"Expected {self.name} to have features, found none.")
-        return total
+        blocks: Iterator[Features] = self.function(*args, **options)
+        return np.asarray(sum(l1_distances(block, n_jobs=n_jobs) for block in blocks), dtype=np.float64)
 
     def embed(self, *args: P.args, **options: P.kwargs) -> Features:
-        """Return the features, ``(n_measures, n_features)``, dense or CSR; L1 between rows is the distance.
+        """Return the features whose L1 distances the method returns, ``(n_measures, n_features)``, dense or CSR.
 
-        Takes what the method itself takes.
+        The arguments are those of the method itself.
         """
-        blocks = list(self._blocks(*args, **options))
+        blocks: list[Features] = list(self.function(*args, **options))
         if any(sp.issparse(block) for block in blocks):
             return sp.csr_array(sp.hstack(blocks, format="csr"))
         return np.hstack(blocks)
-
-    def _blocks(self, *args: P.args, **options: P.kwargs) -> Iterator[Features]:
-        blocks: Iterator[Features] = self.function(*args, **options)
-        return blocks
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What an iterative method found, and how far it got.
+    """Result and convergence of an iterative method.
 
     Attributes
     ----------
     distances
         ``(n_measures, n_measures)``: symmetric, zero diagonal.
     marginal_errors
-        ``(n_measures, n_measures)``: how much mass, of one, the transport plan of each pair still misplaces.
+        ``(n_measures, n_measures)``: share of mass that the transport plan of each pair misplaces.
     n_iterations
-        ``(n_measures, n_measures)``: iterations spent on each pair.
+        ``(n_measures, n_measures)``: number of iterations for each pair.
     tol
-        The marginal error that was asked for.
+        Largest marginal error of a converged pair.
 
     Examples
     --------
@@ -179,13 +142,13 @@ class Solution:
 
     @property
     def converged(self) -> Bool:
-        """Which pairs reached ``tol``, ``(n_measures, n_measures)``."""
+        """True for pairs whose marginal error is at most ``tol``, ``(n_measures, n_measures)``."""
         return np.asarray(self.marginal_errors <= self.tol)
 
 
 @final
 class IterativeMethod(Method[P]):
-    """A method that approaches its distances step by step; its function returns a `Solution`.
+    """An iterative method; its function returns a `Solution`.
 
     Examples
     --------
@@ -195,37 +158,43 @@ class IterativeMethod(Method[P]):
     """
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> Float64:
-        """Return the distances, ``(n_measures, n_measures)``, with a `ConvergenceWarning` if pairs fell short."""
+        """Return the distances, ``(n_measures, n_measures)``, with a `ConvergenceWarning` for unconverged pairs."""
         solution = self.solve(*args, **options)
         open_pairs = np.triu(~solution.converged, 1)
         if open_pairs.any():
             warnings.warn(
                 f"{self.name}: {int(open_pairs.sum())} of "
                 f"{counted(open_pairs.shape[0] * (open_pairs.shape[0] - 1) // 2, 'pair')} "
-                f"did not converge: up to {solution.marginal_errors.max():.1e} of the mass is misplaced, "
-                f"{solution.tol:.1e} were asked for, after {counted(int(solution.n_iterations.max()), 'iteration')}; "
-                "allow more max_iterations or smooth more.",
+                f"did not converge: up to {solution.marginal_errors.max():.1e} of the mass is misplaced "
+                f"after {counted(int(solution.n_iterations.max()), 'iteration')} (tolerance {solution.tol:.1e}); "
+                "raise max_iterations or use a stronger regularization.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
         return solution.distances
 
     def solve(self, *args: P.args, **options: P.kwargs) -> Solution:
-        """Return distances together with how well each pair converged; takes what the method itself takes."""
+        """Return the distances and the convergence of each pair, for the arguments of the method itself."""
         solution: Solution = self.function(*args, **options)
         return solution
 
 
-def pair_method(declaration: Declaration) -> Callable[[Callable[P, Float64]], PairMethod[P]]:
-    """Turn a function that returns distances into a method."""
-    return lambda function: PairMethod(function, declaration)
+def pair_method(
+    ground: GroundKind, reference: str, extra: str | None = None
+) -> Callable[[Callable[P, Float64]], PairMethod[P]]:
+    """Return a decorator that turns a function returning distances into a method; `Method` explains the arguments."""
+    return lambda function: PairMethod(function, ground, reference, extra)
 
 
-def embedding_method(declaration: Declaration) -> Callable[[Callable[P, Iterator[Features]]], EmbeddingMethod[P]]:
-    """Turn a function that yields blocks of features into a method."""
-    return lambda function: EmbeddingMethod(function, declaration)
+def embedding_method(
+    ground: GroundKind, reference: str, extra: str | None = None
+) -> Callable[[Callable[P, Iterator[Features]]], EmbeddingMethod[P]]:
+    """Return a decorator that turns a function yielding blocks of features into a method."""
+    return lambda function: EmbeddingMethod(function, ground, reference, extra)
 
 
-def iterative_method(declaration: Declaration) -> Callable[[Callable[P, Solution]], IterativeMethod[P]]:
-    """Turn a function that returns a `Solution` into a method."""
-    return lambda function: IterativeMethod(function, declaration)
+def iterative_method(
+    ground: GroundKind, reference: str, extra: str | None = None
+) -> Callable[[Callable[P, Solution]], IterativeMethod[P]]:
+    """Return a decorator that turns a function returning a `Solution` into a method."""
+    return lambda function: IterativeMethod(function, ground, reference, extra)

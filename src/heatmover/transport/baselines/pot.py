@@ -1,7 +1,8 @@
-"""Exact and entropic transport, pair by pair on the costs between two supports, solved by POT."""
+"""Compare measures by exact and by entropic transport, with POT (extra ``exact``), for users; touch no files."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,42 +11,39 @@ import scipy.sparse as sp
 from heatmover._base.types import Float64
 from heatmover._base.validation import check_integer, check_number, check_threads, import_extra
 from heatmover.transport.baselines.ground import Cost, Ground, check_masses, ground_costs
-from heatmover.transport.baselines.method import Declaration, Solution, iterative_method, pair_method
-from heatmover.transport.exact import GroundCosts, exact_distances, for_all_pairs, symmetric
+from heatmover.transport.baselines.method import Solution, iterative_method, pair_method
+from heatmover.transport.exact import GroundCosts, exact_distances, for_pairs, symmetric
 
-__all__ = ["exact_emd", "sinkhorn"]
-
-
-# POT looks at the marginals every tenth iteration.
+# POT checks the marginals in every tenth iteration.
 CHECK_EVERY = 10
-# So many points tell the size of the costs.
-POINTS_LOOKED_AT = 64
+# Number of points from which the mean cost is estimated.
+POINTS_SAMPLED = 64
 
 
-@pair_method(Declaration("either", "linear programme by network simplex (POT)", extra="exact"))
+@pair_method("either", "linear program by network simplex (POT)", extra="exact")
 def exact_emd(ground: Ground, measures: Any, *, cost: Cost | None = None, n_jobs: int | None = None) -> Float64:
     """Return the exact Earth Mover's Distances between all measures; needs the extra ``exact`` (POT).
 
-    The cost grows with the square of the number of measures and faster than the square of the number of points
-    in each.
+    The time grows with the square of the number of measures, and faster than the square of the number of points of a
+    measure.
 
     Parameters
     ----------
     ground
-        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, whose distances are those along shortest paths.
+        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, with distances along shortest paths.
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     cost
-        What moving one unit of mass costs: the name of a SciPy metric; a function of two arrays of coordinates,
-        ``(n_a, n_dimensions)`` and ``(n_b, n_dimensions)``, that returns ``(n_a, n_b)``; or a matrix
-        ``(n_points, n_points)``. None: Euclidean for coordinates, along shortest paths for a graph.
+        Cost of moving one unit of mass: the name of a SciPy metric; a matrix ``(n_points, n_points)``; or a function of
+        two arrays of coordinates, ``(n_a, n_dimensions)`` and ``(n_b, n_dimensions)``, that returns ``(n_a, n_b)``.
+        None: Euclidean distances for coordinates, lengths of shortest paths for a graph.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal.
+        Symmetric distances, zero on the diagonal.
 
     Examples
     --------
@@ -58,7 +56,7 @@ def exact_emd(ground: Ground, measures: Any, *, cost: Cost | None = None, n_jobs
     return exact_distances(masses, ground_costs(ground, cost), n_threads=check_threads(n_jobs))
 
 
-@iterative_method(Declaration("either", "Cuturi 2013, Sinkhorn distances (POT)", extra="exact"))
+@iterative_method("either", "Cuturi 2013, Sinkhorn distances (POT)", extra="exact")
 def sinkhorn(
     ground: Ground,
     measures: Any,
@@ -69,31 +67,31 @@ def sinkhorn(
     tol: float = 1e-3,
     n_jobs: int | None = None,
 ) -> Solution:
-    """Return what the entropically smoothed transport plan of every pair costs; needs the extra ``exact`` (POT).
+    """Return Sinkhorn distances, the costs of entropic transport plans; needs the extra ``exact`` (POT).
 
     Parameters
     ----------
     ground
-        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, whose distances are those along shortest paths.
+        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, with distances along shortest paths.
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     regularization
-        Weight of the entropy as a share of the mean cost between points, the same for all pairs. Less is closer to
-        the exact EMD and takes more iterations.
+        Weight of the entropy as a share of the mean cost between points, the same for all pairs of measures. With a
+        smaller weight, distances are closer to the exact EMD and take more iterations.
     cost
-        What moving one unit of mass costs, as for `exact_emd`.
+        Cost of moving one unit of mass, as in `exact_emd`.
     max_iterations
-        Iterations for each pair, at most.
+        Largest number of iterations for each pair.
     tol
-        Mass, of one, that a plan may misplace. Pairs that do not get there are reported by a `ConvergenceWarning`;
-        ``sinkhorn.solve`` says which.
+        Share of mass that a plan may misplace. A `ConvergenceWarning` reports how many pairs do not converge to
+        ``tol``; ``sinkhorn.solve`` returns the convergence of each pair.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal, at least the exact EMD up to what ``tol`` leaves.
+        Symmetric distances, zero on the diagonal; not smaller than the exact EMD, up to an error of ``tol``.
 
     Examples
     --------
@@ -113,15 +111,17 @@ def sinkhorn(
     def solve(a: Float64, b: Float64, matrix: Float64) -> tuple[float, float, int]:
         if not matrix.any():
             return 0.0, 0.0, 0
-        # The L1 norm is at most the root of the length times the L2 norm that POT looks at.
+        # POT checks the L2 norm of the marginal error. The L1 norm is at most the square root of the length times the
+        # L2 norm.
         stop = accuracy / np.sqrt(max(len(a), len(b)))
         plan, n_iterations = _plan(ot, a, b, matrix, max(weight, np.finfo(float).tiny), limit, stop)
         error = max(np.abs(plan.sum(axis=1) - a).sum(), np.abs(plan.sum(axis=0) - b).sum())
         return float((plan * matrix).sum()), float(error), n_iterations
 
-    solved = for_all_pairs(masses, costs, solve, n_threads=check_threads(n_jobs))
-    values, errors, iterations = zip(*solved, strict=True) if solved else ((), (), ())
     n_measures = masses.shape[0]
+    pairs = combinations(range(n_measures), 2)
+    solved = for_pairs(masses, pairs, costs, solve, n_threads=check_threads(n_jobs))
+    values, errors, iterations = zip(*solved, strict=True) if solved else ((), (), ())
     counts = symmetric(iterations, n_measures).astype(np.int64)
     return Solution(symmetric(values, n_measures), symmetric(errors, n_measures), counts, accuracy)
 
@@ -129,11 +129,11 @@ def sinkhorn(
 def _plan(
     ot: Any, a: Float64, b: Float64, matrix: Float64, weight: float, limit: int, stop: float
 ) -> tuple[Float64, int]:
-    """Return the plan and the number of iterations: in plain numbers, which is fast, or in logarithms if they fail."""
+    """Return the plan and the number of iterations; if plain numbers under- or overflow, compute with logarithms."""
     options = {"numItermax": limit, "stopThr": stop, "log": True, "warn": False}
     with np.errstate(all="ignore"):
         plan, log = ot.sinkhorn(a, b, matrix, weight, method="sinkhorn", **options)
-        # Where its numbers under- or overflow POT steps back and stops, short of convergence and of the limit.
+        # If numbers under- or overflow, POT goes back to the last valid iteration and stops early, without convergence.
         failed = not log["err"] or (log["err"][-1] > stop and log["niter"] < limit - CHECK_EVERY)
         if failed or not np.isfinite(plan).all():
             plan, log = ot.sinkhorn(a, b, matrix, weight, method="sinkhorn_log", **options)
@@ -143,5 +143,5 @@ def _plan(
 def _typical(masses: sp.csr_array, costs: GroundCosts) -> float:
     """Return the mean cost between some of the points that have mass."""
     points = np.unique(masses.indices)
-    some = points[np.linspace(0, len(points) - 1, min(len(points), POINTS_LOOKED_AT)).astype(np.intp)]
+    some = points[np.linspace(0, len(points) - 1, min(len(points), POINTS_SAMPLED)).astype(np.intp)]
     return float(costs(some, some).sum() / max(len(some) * (len(some) - 1), 1))

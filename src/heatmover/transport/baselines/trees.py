@@ -1,7 +1,8 @@
-"""Trees over points, and EMD along them: a mass moves up its branch and down another, edge by edge.
+"""Compare measures by EMD along random trees over points, as baselines for users; touch no files.
 
-On a tree the EMD is the sum over edges of the edge's length times the difference of the masses below it
-(Evans and Matsen 2012), an L1 distance with one feature per node. A method builds random trees and averages.
+On a tree, mass moves up one branch and down another. The EMD is the sum over edges of the length of the edge times the
+difference of the masses below the edge (Evans and Matsen 2012). This EMD is an L1 distance with one feature per node.
+Each method averages the EMD over random trees.
 """
 
 from __future__ import annotations
@@ -15,25 +16,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._base.types import Bool, Float64, Int64
-from heatmover._base.validation import (
-    RandomState,
-    check_integer,
-    check_random_state,
-    check_threads,
-)
+from heatmover._base.validation import RandomState, check_integer, check_random_state, check_threads
 from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.distinct import distinct_points
 from heatmover.transport.baselines.ground import Ground, check_masses, points_of
-from heatmover.transport.baselines.method import Declaration, Features, embedding_method
+from heatmover.transport.baselines.method import Features, embedding_method
 
-__all__ = ["Tree", "build_cluster_tree", "build_grid_tree", "cluster_tree", "grid_emd", "quad_tree"]
-
-Builder = Callable[[np.random.Generator], "Tree"]
-
-# A coordinate in [0, 1) has 52 halvings; below, a grid tells no two floats apart.
+# The interval [0, 1) can be halved 52 times; a finer grid cannot separate two floats.
 DEEPEST_GRID = 52
-# One bit per dimension says in which half of a cell a point lies; so many bits fit into a whole number.
+# Number of dimensions whose bits fit into one integer. Each bit encodes in which half of a box a point lies.
 BITS = 62
 
 
@@ -45,9 +37,9 @@ class Tree:
     Attributes
     ----------
     nodes
-        ``(n_levels, n_points)``: the node that holds each point at each level, -1 where its branch has ended.
+        ``(n_levels, n_points)``: node that contains each point at each level, -1 below the end of its branch.
     parents
-        ``(n_nodes,)``: each node's parent, -1 for the root.
+        ``(n_nodes,)``: parent of each node, -1 for the root.
     lengths
         ``(n_nodes,)``: length of the edge to the parent.
     """
@@ -57,7 +49,7 @@ class Tree:
     lengths: Float64
 
     def embed(self, masses: sp.csr_array) -> sp.csr_array:
-        """Return the mass below each edge times its length, CSR ``(n_measures, n_nodes)``."""
+        """Return the mass below each edge times the length of the edge, CSR ``(n_measures, n_nodes)``."""
         per_point = self.nodes.T
         kept = per_point >= 0
         offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
@@ -69,11 +61,11 @@ class Tree:
 def build_cluster_tree(
     points: Float64, rng: np.random.Generator, *, n_clusters: int, depth: int, n_lloyd: int = 0
 ) -> Tree:
-    """Split every cell into clusters around far apart points; an edge is as long as the way between the means."""
+    """Build a tree by splitting clusters around distant points; an edge is as long as the distance between means."""
     from heatmover._base.compiled import baselines as trees
 
     n_points = len(points)
-    # A cell with several points has at least two children, so that n points make fewer than 2 n nodes.
+    # A cluster of several points has at least two children, so a tree of n points has fewer than 2 n nodes.
     room = 2 * n_points + n_clusters
     nodes = np.empty((depth, n_points), dtype=np.int64)
     parents, lengths = np.empty(room, dtype=np.int64), np.empty(room)
@@ -83,16 +75,17 @@ def build_cluster_tree(
 
 
 def build_grid_tree(points: Float64, rng: np.random.Generator, *, depth: int, identity: Int64 | None = None) -> Tree:
-    """Halve a randomly shifted cube around the points in every dimension; an edge is as long as its cell's side.
+    """Build a tree by halving a randomly shifted cube in every dimension; an edge is as long as the side of its box.
 
-    With ``identity`` (n_points,), equal for copies of one point, a cell that holds copies only is not halved.
+    ``identity``, ``(n_points,)``, contains equal integers for copies of one point. A box that contains only copies is
+    not halved.
     """
     low = points.min(axis=0)
     extent = float((points.max(axis=0) - low).max())
-    # The root has twice the extent, so that it holds the points wherever in its half they are shifted to.
+    # The root is twice as wide as the points, so that it contains them for every shift.
     side = 2 * extent if extent > 0 else 1.0
     places = ((points - low) / side + rng.random(points.shape[1]) / 2) * 2.0**depth
-    cells = np.minimum(places, 2.0**depth - 1).astype(np.int64)
+    boxes = np.minimum(places, 2.0**depth - 1).astype(np.int64)
     nodes = np.full((depth, len(points)), -1)
     parents, lengths = [np.empty(0, dtype=np.int64)], [np.empty(0)]
     node, active, count = np.full(len(points), -1), np.arange(len(points)), 0
@@ -101,7 +94,7 @@ def build_grid_tree(points: Float64, rng: np.random.Generator, *, depth: int, id
             active = active[~_alone(node[active], identity[active])]
         if active.size == 0:
             break
-        code = _halves(cells[active], depth - level - 1)
+        code = _halves(boxes[active], depth - level - 1)
         _, first, key = np.unique(_pairs(node[active] + 1, code), return_index=True, return_inverse=True)
         parents.append(node[active][first])
         lengths.append(np.full(first.size, side * 0.5 ** (level + 1)))
@@ -110,10 +103,10 @@ def build_grid_tree(points: Float64, rng: np.random.Generator, *, depth: int, id
     return Tree(nodes, np.concatenate(parents), np.concatenate(lengths))
 
 
-def _halves(cells: Int64, shift: int) -> Int64:
-    """Return, as one small whole number per point, in which half of its cell it lies in every dimension."""
-    bits = (cells >> shift) & 1
-    code = np.zeros(len(cells), dtype=np.int64)
+def _halves(boxes: Int64, shift: int) -> Int64:
+    """Return a small integer per point that encodes in which half of its box the point lies in every dimension."""
+    bits = (boxes >> shift) & 1
+    code = np.zeros(len(boxes), dtype=np.int64)
     for start in range(0, bits.shape[1], BITS):
         part = bits[:, start : start + BITS]
         packed = part @ (1 << np.arange(part.shape[1]))
@@ -126,12 +119,12 @@ def _ranks(values: Int64) -> Int64:
 
 
 def _pairs(first: Int64, second: Int64) -> Int64:
-    """Return one whole number per pair of small ones."""
+    """Return a unique integer for each pair of small integers."""
     return np.asarray(first * (second.max() + 1) + second)
 
 
 def _alone(node: Int64, identity: Int64) -> Bool:
-    """Return which points share their node with no other point but copies of themselves."""
+    """Return True for points whose node contains only copies of the point."""
     size = int(node.max()) + 2
     lowest, highest = np.full(size, np.iinfo(np.int64).max), np.full(size, -1)
     np.minimum.at(lowest, node + 1, identity)
@@ -139,33 +132,38 @@ def _alone(node: Int64, identity: Int64) -> Bool:
     return np.asarray((lowest == highest)[node + 1])
 
 
-def _average_over_trees(
-    ground: Ground, measures: Any, prepare: Callable[[Float64], Builder], n_trees: int, rng: Any, n_jobs: int | None
-) -> Iterator[Features]:
-    """Yield one block of features per tree; the L1 distances of all blocks together are the mean over trees."""
+def _in_order(ground: Ground, measures: Any) -> tuple[Float64, sp.csr_array, Int64]:
+    """Return sorted points, their masses, and one integer per point; only copies of a point have equal integers.
+
+    Sorting makes the trees independent of the input order of the points.
+    """
     points = points_of(ground)
-    # Sorted, so that the trees do not depend on the order in which the points came.
-    order = np.argsort(distinct_points(points)[1], kind="stable")
-    masses = check_masses(points, measures)[:, order] / n_trees
-    build = prepare(points[order])
-    generators = rng.spawn(n_trees)
+    place = distinct_points(points)[1]
+    order = np.argsort(place, kind="stable")
+    return points[order], check_masses(points, measures)[:, order], place[order]
+
+
+def _average_over_trees(
+    masses: sp.csr_array,
+    build: Callable[[np.random.Generator], Tree],
+    n_trees: int,
+    rng: np.random.Generator,
+    n_jobs: int | None,
+) -> Iterator[Features]:
+    """Yield one block of features per tree; the L1 distances of the blocks add up to the mean over trees."""
     n_threads = min(check_threads(n_jobs), n_trees)
+    generators, shares = rng.spawn(n_trees), masses / n_trees
 
     def block(generator: np.random.Generator) -> sp.csr_array:
-        return build(generator).embed(masses)
+        return build(generator).embed(shares)
 
-    # No more trees than threads wait to be used: a block can be large.
+    # Build only as many trees at a time as there are threads, because a block can be large.
     with ThreadPoolExecutor(n_threads) as pool:
         for start in range(0, n_trees, n_threads):
             yield from pool.map(block, generators[start : start + n_threads])
 
 
-@embedding_method(
-    Declaration(
-        "points",
-        "Indyk and Thaper 2003, Fast image retrieval via embeddings",
-    )
-)
+@embedding_method("points", "Indyk and Thaper 2003, Fast image retrieval via embeddings")
 def grid_emd(
     ground: Ground,
     measures: Any,
@@ -175,9 +173,9 @@ def grid_emd(
     random_state: RandomState = 0,
     n_jobs: int | None = None,
 ) -> Iterator[Features]:
-    """Return distances by masses in the cells of randomly shifted grids, each grid half as wide as the one before.
+    """Return L1 distances between masses in boxes of randomly shifted grids, each twice as fine as the previous grid.
 
-    Every scale counts with the side of its cells. The coarsest cells are as wide as the points' bounding cube.
+    The weight of a grid is the side of its boxes. The coarsest boxes are as wide as the bounding cube of the points.
 
     Parameters
     ----------
@@ -188,16 +186,16 @@ def grid_emd(
     n_scales
         Number of grids, at most 52.
     n_shifts
-        Random shifts to average over; all scales of one shift are nested.
+        Number of random shifts to average over; all grids of one shift are nested.
     random_state
-        Seed or generator.
+        Seed or generator of the random trees.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal. ``grid_emd.embed`` returns the features instead.
+        Symmetric distances, zero on the diagonal. ``grid_emd.embed`` returns the features instead.
 
     Examples
     --------
@@ -207,21 +205,17 @@ def grid_emd(
     >>> bool(near < far)
     True
     """
-    depth = _check_grid_depth("n_scales", n_scales)
+    depth = check_integer("n_scales", n_scales, minimum=1, maximum=DEEPEST_GRID)
     count = check_integer("n_shifts", n_shifts, minimum=1)
+    points, masses, _ = _in_order(ground, measures)
 
-    def prepare(points: Float64) -> Builder:
-        return lambda rng: build_grid_tree(points, rng, depth=depth)
+    def build(rng: np.random.Generator) -> Tree:
+        return build_grid_tree(points, rng, depth=depth)
 
-    return _average_over_trees(ground, measures, prepare, count, check_random_state(random_state), n_jobs)
+    return _average_over_trees(masses, build, count, check_random_state(random_state), n_jobs)
 
 
-@embedding_method(
-    Declaration(
-        "points",
-        "Backurs et al. 2020, Scalable nearest neighbor search for optimal transport",
-    )
-)
+@embedding_method("points", "Backurs et al. 2020, Scalable nearest neighbor search for optimal transport")
 def quad_tree(
     ground: Ground,
     measures: Any,
@@ -233,8 +227,8 @@ def quad_tree(
 ) -> Iterator[Features]:
     """Return EMDs along randomly shifted quadtrees, averaged over trees: QuadTree(D) of the paper.
 
-    A cell is halved in every dimension until it holds one point or the depth is reached; the edge to a cell is as
-    long as the cell's side.
+    A box is halved in every dimension until it contains one point or the depth is reached. The edge to a box is as long
+    as the side of the box.
 
     Parameters
     ----------
@@ -243,19 +237,19 @@ def quad_tree(
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     depth
-        Levels below the root, which is twice as wide as the points' bounding cube; at most 52. Branches end where
-        a point is alone, so that a depth beyond the data changes nothing.
+        Number of levels below the root, at most 52. The root is twice as wide as the bounding cube of the points.
+        Branches end at boxes with a single point, so very large depths give identical results.
     n_trees
         Number of trees.
     random_state
-        Seed or generator.
+        Seed or generator of the random trees.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal. ``quad_tree.embed`` returns the features instead, one per node.
+        Symmetric distances, zero on the diagonal. ``quad_tree.embed`` returns the features instead, one per node.
 
     Examples
     --------
@@ -265,22 +259,17 @@ def quad_tree(
     >>> bool(near < far)
     True
     """
-    levels = _check_grid_depth("depth", depth)
+    levels = check_integer("depth", depth, minimum=1, maximum=DEEPEST_GRID)
     count = check_integer("n_trees", n_trees, minimum=1)
+    points, masses, identity = _in_order(ground, measures)
 
-    def prepare(points: Float64) -> Builder:
-        identity = _ranks_of_rows(points)
-        return lambda rng: build_grid_tree(points, rng, depth=levels, identity=identity)
+    def build(rng: np.random.Generator) -> Tree:
+        return build_grid_tree(points, rng, depth=levels, identity=identity)
 
-    return _average_over_trees(ground, measures, prepare, count, check_random_state(random_state), n_jobs)
+    return _average_over_trees(masses, build, count, check_random_state(random_state), n_jobs)
 
 
-@embedding_method(
-    Declaration(
-        "points",
-        "Le et al. 2019, Tree-sliced variants of Wasserstein distances",
-    )
-)
+@embedding_method("points", "Le et al. 2019, Tree-sliced variants of Wasserstein distances")
 def cluster_tree(
     ground: Ground,
     measures: Any,
@@ -294,8 +283,8 @@ def cluster_tree(
 ) -> Iterator[Features]:
     """Return EMDs along trees of clusters, averaged over trees: ClusterTree(C, D) of the paper.
 
-    A cell is clustered by farthest-first traversal from a random point, again and again; the edge to a cluster is as
-    long as the distance between its mean and that of the cell it was cut from.
+    Sets of points are clustered recursively by farthest-first traversal from a random point. The edge to a cluster is
+    as long as the distance between its mean and the mean of its parent set.
 
     Parameters
     ----------
@@ -304,22 +293,23 @@ def cluster_tree(
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     n_clusters
-        Clusters that a cell is cut into, 2 to the number of distinct points.
+        Number of clusters per set, from 2 to the number of distinct points.
     depth
-        Levels below the root. Branches end where a point is alone, so that a depth beyond the data changes nothing.
+        Number of levels below the root. Branches end at clusters of a single point, so very large depths give identical
+        results.
     n_trees
         Number of trees.
     n_lloyd
-        Rounds of Lloyd's algorithm (k-means) that improve the clusters of each cell.
+        Rounds of Lloyd's algorithm (k-means) that improve the clusters of each set.
     random_state
-        Seed or generator.
+        Seed or generator of the random trees.
     n_jobs
-        Threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on it.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric, zero diagonal. ``cluster_tree.embed`` returns the features instead, one per node.
+        Symmetric distances, zero on the diagonal. ``cluster_tree.embed`` returns the features instead, one per node.
 
     Examples
     --------
@@ -333,31 +323,18 @@ def cluster_tree(
     clusters = check_integer("n_clusters", n_clusters, minimum=2)
     rounds = check_integer("n_lloyd", n_lloyd, minimum=0)
     count = check_integer("n_trees", n_trees, minimum=1)
-
-    def prepare(points: Float64) -> Builder:
-        n_distinct = int(_ranks_of_rows(points).max()) + 1
-        if clusters > n_distinct:
-            raise InvalidInputError(
-                "at most as many clusters as distinct points",
-                f"n_clusters={clusters} with {counted(n_distinct, 'distinct point')}",
-                "use fewer clusters" if n_distinct > 1 else "give at least two distinct points",
-            )
-        # No branch is longer than there are points to part.
-        reach = min(levels, n_distinct - 1)
-        return lambda rng: build_cluster_tree(points, rng, n_clusters=clusters, depth=reach, n_lloyd=rounds)
-
-    return _average_over_trees(ground, measures, prepare, count, check_random_state(random_state), n_jobs)
-
-
-def _check_grid_depth(name: str, depth: object) -> int:
-    levels = check_integer(name, depth, minimum=1)
-    if levels > DEEPEST_GRID:
+    points, masses, identity = _in_order(ground, measures)
+    n_distinct = int(identity.max()) + 1
+    if clusters > n_distinct:
         raise InvalidInputError(
-            f"{name} of at most {DEEPEST_GRID}", f"{levels}", "finer grids cannot tell any two numbers apart"
+            "at most as many clusters as distinct points",
+            f"n_clusters={clusters} with {counted(n_distinct, 'distinct point')}",
+            "use fewer clusters" if n_distinct > 1 else "give at least two distinct points",
         )
-    return levels
+    # No branch has more levels than needed to separate all points.
+    reach = min(levels, n_distinct - 1)
 
+    def build(rng: np.random.Generator) -> Tree:
+        return build_cluster_tree(points, rng, n_clusters=clusters, depth=reach, n_lloyd=rounds)
 
-def _ranks_of_rows(points: Float64) -> Int64:
-    """Return a whole number per point, equal for copies and only for them."""
-    return np.asarray(np.unique(points, axis=0, return_inverse=True)[1]).ravel()
+    return _average_over_trees(masses, build, count, check_random_state(random_state), n_jobs)
