@@ -206,7 +206,7 @@ def compute_at(commit: str) -> Panel:
         place = Path(folder) / "package"
         place.mkdir()
         packed = subprocess.run(
-            ["git", "-C", str(ROOT), "archive", commit, "src"], stdout=subprocess.PIPE, check=True
+            ["git", "-C", str(ROOT), "archive", commit, "src", "benchmarks"], stdout=subprocess.PIPE, check=True
         ).stdout
         subprocess.run(["tar", "-x", "-C", str(place)], input=packed, check=True)
         return compute(place)
