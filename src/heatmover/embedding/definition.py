@@ -126,7 +126,7 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     >>> fine.count, coarse.count, coarse.labels.size
     (4, 2, 8)
     """
-    from heatmover._base.compiled.traversals import farthest_first
+    from heatmover._base.compiled.features import farthest_first
 
     sizes = np.clip(counts, operator.n_components, operator.n_points)
     distinct_sizes = np.unique(sizes)
