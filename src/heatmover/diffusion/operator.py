@@ -695,6 +695,11 @@ def rounding(steps: int, dtype: npt.DTypeLike) -> float:
     return float((steps + 8) * np.finfo(dtype).eps / 2)
 
 
+def threshold(scale: int, delta: float) -> float:
+    """Return the eigenvalue whose power ``2**scale`` is ``delta``."""
+    return float(delta ** (2.0**-scale))
+
+
 def check_single(operator: DiffusionOperator, scale: int, advice: str) -> None:
     """Raise an error if float32, which the user requested, is too inaccurate for densities at ``scale``."""
     lost = rounding(2**scale, np.float32) / operator.tightening
