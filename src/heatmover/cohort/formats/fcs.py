@@ -21,8 +21,7 @@ from scipy.special import lambertw
 from heatmover._base.types import Float64
 from heatmover._base.validation import check_number, import_extra
 from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable
-from heatmover.cohort.formats.tables import check_memory_for
-from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, spans
+from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, check_memory_for, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 
 # Largest number of steps. Newton's method approaches the root from one side, and near the root each step doubles the
