@@ -32,6 +32,7 @@ from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, look_at
 from heatmover.study.cell_types import Annotation
+from heatmover.study.comparers import Compared, draw_equally
 from heatmover.study.comparison import (
     LANDMARKS,
     Approximation,
@@ -52,7 +53,7 @@ from heatmover.study.scale.landmarks import (
     seekable,
 )
 from heatmover.study.scale.stages import Stages, check_checkpoint, executor, open_checkpoint
-from heatmover.study.study import Compared, Study, draw_equally
+from heatmover.study.study import Study
 from heatmover.study.study import study_cohort as study_with
 
 # Smallest default number of cells per landmark; with fewer cells, landmarks would save nothing.
