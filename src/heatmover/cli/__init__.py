@@ -1,4 +1,4 @@
-"""Define the command line: `heatmover compare`, `doctor`, `demo` and `atlas`; all write results before showing them."""
+"""Define the command line, `heatmover compare`, `doctor`, `demo`, `atlas`, for `__main__`; it writes result folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `heatmover doctor`: check graph, noise, time, memory and errors of `compare` on a sample of the cells."""
+"""Define `heatmover doctor`: check graph, noise, time, memory, errors of `compare` on some cells; for `cli` only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `Reader`, the interface of all file formats: labels and annotations in blocks, values of a range of cells.
+"""Define `Reader`, the interface to labels and values in a file of cells; for `cohort`, `study.scale`; opens no file.
 
 For the file formats, `Cohort` and out-of-core runs; opens no file itself.
 """

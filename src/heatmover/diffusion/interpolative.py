@@ -1,4 +1,4 @@
-"""Compute coarse powers of the operator on nested skeletons of points (the paper's Algorithm 4), for embeddings.
+"""Compute coarse powers of the operator on nested skeletons (Algorithm 4); only `embedding.preparation` calls it.
 
 Without the known top eigenvectors, S^s is close to C' A C. The matrix C interpolates the values at all points from a
 few points, the skeleton, and A is the power between the points of the skeleton. The square C' (A C C' A) C has a

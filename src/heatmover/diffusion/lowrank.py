@@ -1,6 +1,4 @@
-"""Diffuse at coarse scales with a small basis, because high powers of the operator have small numerical rank.
-
-Embeddings and the choice of scales call this module; it touches no files.
+"""Diffuse at coarse scales with a small basis, which it computes in threads; for `diffusion`, `embedding`; no files.
 
 `spectral_factors` computes leading eigenpairs from a filtered random block, for `method="spectral"`. A Chebyshev
 polynomial that is at most 1 on [lowest, theta] and grows fast above theta turns random vectors towards the eigenvectors

@@ -1,6 +1,6 @@
-"""Define the diffusion operator of a graph, the `Diffuser` interface and diffusion by Chebyshev polynomials.
+"""Define the operator, the `Diffuser` interface, Chebyshev diffusion; for `diffusion`, `embedding`, `differentiable`.
 
-Embeddings, scales and atlases use these classes, which touch no files. `Diffuser` is the interface of all diffusion
+The module touches no files. `Diffuser` is the interface of all diffusion
 methods. `ChebyshevDiffuser` certifies its tolerance.
 
 Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then S^s is an expectation. Let J_s be the

@@ -1,4 +1,4 @@
-"""Estimate the rank of every power of the operator; `diffusion.interpolative` and `embedding.preparation` call it.
+"""Estimate ranks of powers from the density of states; for `diffusion.interpolative`, `embedding.preparation`.
 
 It computes on arrays, in threads, and touches no files.
 

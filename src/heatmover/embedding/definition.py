@@ -1,4 +1,4 @@
-"""Define the Diffusion EMD embedding for internal callers: its columns, feature table and transpose; touches no files.
+"""Define the embedding: columns, regions, table, transpose; for `embedding`, `attribution`, `transport`; no files.
 
 Let mu^(t) be the density of a measure after t diffusion steps. With the dyadic times t = 2^k, the distance between two
 measures is one of the following.

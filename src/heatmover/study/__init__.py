@@ -1,4 +1,4 @@
-"""Compare the samples of a cohort and test their metadata; for users and all front ends. Does not touch files."""
+"""Compare the samples of a cohort and test their metadata; for users, front ends; reads cohorts, writes on request."""
 
 from heatmover.study.batches import Alignment, align_batches
 from heatmover.study.cell_types import (

@@ -1,4 +1,4 @@
-"""Run a study of a `Cohort`: compare samples, test metadata, contrast cell types; for users and front ends."""
+"""Study a `Cohort` or a comparison: compare samples, test metadata, contrast cell types; for users and front ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the distances between the samples of an AnnData and write them to its ``.uns`` (`sample_distances`).
+"""Compute distances between the samples of an AnnData, write them to ``.uns``; for users, as `tl.sample_distances`.
 
 Users call it with cells in memory. Results are written only after all computations.
 """

@@ -1,4 +1,4 @@
-"""Find the cells of an AnnData that differ between two groups of its samples and write them to ``.obs`` (`explain`).
+"""Find cells of an AnnData that differ between two groups of samples, write ``.obs``, ``.uns``; for users (`explain`).
 
 Users call it after `sample_distances`. It reads the results in ``.uns``, and stores its own results in addition.
 """

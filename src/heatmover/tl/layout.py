@@ -1,4 +1,4 @@
-"""Store a comparison in the ``.uns`` of an AnnData of cells, read it back, and make an AnnData of samples (`samples`).
+"""Read samples of an AnnData, store comparisons in it, build AnnData of samples; for users, `tl`, `pl`, `report`.
 
 Users call `samples`; `tl`, `pl` and reports call the other functions. Only the AnnData that is passed is changed.
 """

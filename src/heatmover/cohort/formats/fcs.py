@@ -1,4 +1,4 @@
-"""Read flow and mass cytometry (a folder with one .fcs file per sample), and define the logicle scale.
+"""Read flow and mass cytometry (a folder of .fcs files), for `cohort`; define `Logicle`, the logicle scale, for users.
 
 For `read_cohort`; users may call `Logicle`. Reads the files with flowio, and writes nothing.
 """

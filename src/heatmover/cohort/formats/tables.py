@@ -1,4 +1,4 @@
-"""Read tables with one row per cell (Parquet, .csv, .tsv, also gzipped), and choose their features.
+"""Read tables of cells and sample sheets (Parquet, .csv, .tsv), choose features; for `cohort` and `study.scale` only.
 
 For `read_cohort` and `candidates`. Reads files with Arrow, and writes nothing.
 """

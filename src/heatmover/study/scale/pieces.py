@@ -1,4 +1,4 @@
-"""Compare samples out of core: landmarks approximate cells that do not fit into memory.
+"""Compare samples out of core by landmarks; for users (`hm.scale`), `atlas`, `cli`; reads cells, writes checkpoints.
 
 Users call it as `heatmover.scale`; studies and atlases use it as a comparer. Reads the files of a cohort, and writes a
 checkpoint on request.
