@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,8 @@ TYPE_CHECKS = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 # Their underscore keeps them apart from the fields; they are public.
 NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
 DYNAMIC_IMPORTS = {"import_module", "import_extra", "__import__"}
+# The part of a first line that names all callers of a module: "only `a` and `b` call it", "for `a` only".
+CALLERS = re.compile(r".*\bonly (.+) calls? it|.*\bfor (.+) only")
 
 
 class Import(NamedTuple):
@@ -251,6 +254,33 @@ def package_violations(root: Path) -> list[str]:
     return sorted(problems)
 
 
+def caller_violations(root: Path) -> list[str]:
+    """First lines that name the only callers of a module, but not exactly those that import it."""
+    problems, inside = [], edges(root)
+    for name, path in modules(root).items():
+        first = (ast.get_docstring(parsed(path.read_text(encoding="utf-8"))) or "").partition("\n")[0].rstrip(".")
+        claims = [claim[1] or claim[2] for part in first.split("; ") if (claim := CALLERS.fullmatch(part))]
+        named = {f"{root.name}.{word.strip('`')}" for said in claims for word in re.split(r", and |, | and ", said)}
+        below = {user for user, targets in inside.items() if any(is_inside(target, name) for target, _ in targets)}
+        users = {user for user in below if not is_inside(user, name)} if claims else set()
+        problems += [f"{name} names its caller {each}, which is no module" for each in named - inside.keys()]
+        problems += [
+            f"{name} names its caller {each}, which does not import it"
+            for each in named & inside.keys()
+            if not any(is_inside(user, each) for user in users)
+        ]
+        problems += [
+            f"{name} does not name its caller {user}"
+            for user in users
+            if not any(is_inside(user, each) for each in named)
+        ]
+    return sorted(problems)
+
+
+def is_inside(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
+
+
 def all_violations(root: Path, layers: list[set[str]]) -> list[str]:
     private = private_violations(root) + attribute_violations(root)
     checks = (layer_violations(root, layers), private, cycle_violations(root))
@@ -275,6 +305,10 @@ def test_only_public_modules_list_their_names():
 
 def test_no_module_goes_through_a_private_door():
     assert private_violations(SOURCE) == []
+
+
+def test_first_lines_that_name_the_only_callers_are_true():
+    assert caller_violations(SOURCE) == []
 
 
 def test_no_module_reads_a_private_attribute_of_anothers_objects():
@@ -398,6 +432,28 @@ def test_the_checker_finds_a_planted_violation(tmp_path, case):
     files, expected = PLANTED[case]
     problems = all_violations(write_package(tmp_path, CLEAN | files), FAKE_LAYERS)
     assert any(expected in problem for problem in problems), problems
+
+
+def test_a_first_line_with_a_wrong_caller_is_found(tmp_path):
+    def found(text: str, file: str = "_base/compiled/loops.py") -> list[str]:
+        return caller_violations(
+            write_package(tmp_path, CLEAN | {"metrics.py": "import heatmover.errors\n", file: text})
+        )
+
+    name = "heatmover._base.compiled.loops"
+    assert found('"""Loop; only `graphs` calls it; no files."""') == []
+    assert found('"""Loop, for `graphs.graph` only."""') == []
+    assert found('"""Loop over numbers only, for `metrics`."""') == []
+    assert found('"""Loop; only `graphs` and `metrics` call it."""') == [
+        f"{name} names its caller heatmover.metrics, which does not import it"
+    ]
+    assert found('"""Loop; only the graph calls it."""') == [
+        f"{name} does not name its caller heatmover.graphs.graph",
+        f"{name} names its caller heatmover.the graph, which is no module",
+    ]
+    assert found('"""Raise; for `graphs`, `cli` only.\n\nMore."""', "errors.py") == [
+        "heatmover.errors does not name its caller heatmover.metrics"
+    ]
 
 
 def test_the_table_of_layers_is_checked_itself(tmp_path):

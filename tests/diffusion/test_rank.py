@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from heatmover.diffusion.lowrank import density_of_states, threshold
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.operator import DiffusionOperator, threshold
+from heatmover.diffusion.ranks import density_of_states
 from heatmover.graphs import Graph
 
 DELTA = 1e-3

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from heatmover.diffusion import lowrank
-from heatmover.diffusion.lowrank import leading_eigenpairs, spectral_factors, threshold
-from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.lowrank import leading_eigenpairs, spectral_factors
+from heatmover.diffusion.operator import DiffusionOperator, threshold
 from heatmover.graphs import Graph
 
 LAST = 18

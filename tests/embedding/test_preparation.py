@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from heatmover.diffusion.lowrank import density_of_states
 from heatmover.diffusion.operator import DiffusionOperator
+from heatmover.diffusion.ranks import density_of_states
 from heatmover.embedding import preparation
 from heatmover.embedding.preparation import (
     DEFAULT_DELTA,

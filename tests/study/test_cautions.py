@@ -10,9 +10,9 @@ from heatmover._base.progress import SILENT
 from heatmover.cohort import read_cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.study.cautions import MOST_CELLS, cell_cautions, look_at
+from heatmover.study.comparers import InMemory
 from heatmover.study.parameters import StudyParameters
 from heatmover.study.scale import InPieces
-from heatmover.study.study import InMemory
 
 
 def test_figures_of_cells_do_not_depend_on_how_copies_are_given():

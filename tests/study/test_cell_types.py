@@ -250,7 +250,7 @@ def test_cells_of_samples_left_out_do_not_count(frame, tmp_path):
 
 
 def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch):
-    monkeypatch.setattr("heatmover.study.study.compare", lambda *_, **__: pytest.fail("compared"))
+    monkeypatch.setattr("heatmover.study.comparers.compare", lambda *_, **__: pytest.fail("compared"))
     with pytest.raises(InvalidInputError, match=r"did you mean 'branch'\?"):
         study_cohort(cohort, cells="branches")
     with pytest.raises(InvalidInputError, match="'condition', which is the same in all cells of every sample"):

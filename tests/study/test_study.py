@@ -310,7 +310,7 @@ def test_a_compact_embedding_is_noted_and_other_warnings_pass(cohort, monkeypatc
         warnings.warn("something else", RuntimeWarning, stacklevel=2)
         return hm.compare(*arguments, **named)
 
-    monkeypatch.setattr("heatmover.study.study.compare", compare)
+    monkeypatch.setattr("heatmover.study.comparers.compare", compare)
     with pytest.warns(RuntimeWarning, match="something else") as warned:
         found = study_cohort(cohort, variables=["condition"], **QUICK)
     assert len(warned) == 1

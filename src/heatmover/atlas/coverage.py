@@ -1,4 +1,4 @@
-"""Compute p-values of new cells and samples, which are small if the reference has no similar cells; for `Atlas`.
+"""Compute p-values of new cells and samples, small without similar reference cells; only `atlas` calls it; no files.
 
 Every reference point is compared with the points of all OTHER samples, as if its own sample were new. The rank of a new
 point among the reference points is therefore a conformal p-value, which is valid for any distribution.

@@ -1,4 +1,4 @@
-"""Store names, projection and ranges of the reference features, and read new files accordingly; for `Atlas`."""
+"""Store names, projection and ranges of the reference features, read new files accordingly; only `atlas` calls it."""
 
 from __future__ import annotations
 

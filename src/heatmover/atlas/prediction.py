@@ -1,4 +1,4 @@
-"""Predict metadata of new samples from their nearest reference samples, and estimate reliability; for `Mapped`."""
+"""Predict metadata of new samples from nearest reference samples, with reliability; only `atlas.atlas` calls it."""
 
 from __future__ import annotations
 

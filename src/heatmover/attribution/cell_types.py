@@ -1,4 +1,4 @@
-"""Test which types of points (cell types) differ in abundance, state and features between two groups of samples.
+"""Test which cell types differ in abundance, state and features between groups; for `attribution`, `study`; no files.
 
 `explain_groups` and the contrast of a study call this module. It reads the graph and the diffusion of a fitted model
 and touches no files. `heatmover.attribution.witness` explains how abundance and state contribute to a distance.

@@ -1,4 +1,4 @@
-"""Choose and permute two groups of samples, and test which columns of a table differ between them; touch no files.
+"""Choose, permute two groups of samples, test which columns differ; for `attribution`, `study`, `tl`; no files.
 
 `explain_groups`, the test of cell types and the contrast of a study call this module. It diffuses measures with a
 fitted model.

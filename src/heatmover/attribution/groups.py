@@ -1,4 +1,4 @@
-"""Find the points that differ between two groups of samples, with false-discovery rates; for users and AnnData tools.
+"""Find the points that differ between two groups of samples, with false-discovery rates; for users, `tl`; no files.
 
 The module reads the graph and the diffusion of a fitted model and touches no files.
 """

@@ -1,4 +1,4 @@
-"""Explain which points contribute to the distance between two measures, for users, atlases and group contrasts.
+"""Explain which points contribute to a distance of two measures, for users, atlases, `attribution`, `study`; no files.
 
 The embedding is linear, so the distance is W = || A d ||_1 with d = mu - nu. The distance can be decomposed over points
 in two ways, each with terms that add up to W. The first decomposition shows where the diffused densities differ: each

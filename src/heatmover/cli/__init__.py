@@ -1,4 +1,4 @@
-"""Define the command line: `heatmover compare`, `doctor`, `demo` and `atlas`; all write results before showing them."""
+"""Define the command line, `heatmover compare`, `doctor`, `demo`, `atlas`, for `__main__`; it writes result folders."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def compare(ctx: typer.Context) -> None:
     from heatmover.cli._summary import show_results
     from heatmover.report.folder import EVERY, check_extras, result_folder, write_results
     from heatmover.study import study_cohort
-    from heatmover.study.study import Clock
+    from heatmover.study.record import Clock
 
     with plain_errors():
         file, typed = ctx.params["path"], ctx.params
@@ -150,7 +150,7 @@ def demo(ctx: typer.Context) -> None:
     from heatmover.cli._settings import DemoOptions, Running, check_named, check_outside, in_options, made
     from heatmover.cli._summary import show_results
     from heatmover.report import check_extras, result_folder, write_results
-    from heatmover.study.study import Clock
+    from heatmover.study.record import Clock
 
     with plain_errors():
         check_named(out=ctx.params["out"])

@@ -1,4 +1,4 @@
-"""Define `heatmover atlas`: build an atlas of reference samples, map and add samples, show and verify it."""
+"""Define `heatmover atlas`: build, show and verify an atlas on disk, map and add samples; for `cli` only."""
 
 from __future__ import annotations
 

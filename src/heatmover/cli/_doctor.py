@@ -1,4 +1,4 @@
-"""Define `heatmover doctor`: check graph, noise, time, memory and errors of `compare` on a sample of the cells."""
+"""Define `heatmover doctor`: check graph, noise, time, memory, errors of `compare` on some cells; for `cli` only."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ from heatmover.study.cautions import (
     table_cautions,
     unreliable,
 )
+from heatmover.study.comparers import draw_equally
 from heatmover.study.comparison import LANDMARKS, LANDMARKS_ABOVE, Comparison, compare
 from heatmover.study.examination import kind_of, read_variables
 from heatmover.study.parameters import StudyParameters
-from heatmover.study.study import Clock, SampleDesign, check_components, check_study, choose_variables, draw_equally
+from heatmover.study.record import Clock
+from heatmover.study.study import SampleDesign, check_components, check_study, choose_variables
 
 # Number of cells of a small graph. Building it loads the compiled code before stages are timed.
 WARM_CELLS = 200

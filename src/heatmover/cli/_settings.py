@@ -1,4 +1,4 @@
-"""Derive the options of every command from descriptions of parameters, and convert typed text to values; `cli` only."""
+"""Turn descriptions of parameters into command-line options, typed text into settings, open cohorts; for `cli` only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggest which columns of a file could identify the sample of each cell.
+"""Suggest columns of a file that could identify the sample of each cell, reading the file; for `cli._settings` only.
 
 For the command line; reads columns that may hold labels, not the features.
 """

@@ -1,4 +1,4 @@
-"""Define `Cohort`, the cells of many samples, which stay on disk until they are read; and shift batches.
+"""Define `Cohort`, cells of many samples, read from files when needed, and shift batches; for users, studies, atlases.
 
 For users as `heatmover.Cohort`, and for all other modules. Reads the files of the cohort, and writes nothing.
 """

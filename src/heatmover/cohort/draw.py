@@ -1,4 +1,4 @@
-"""Draw cells by hashes of their values: in proportion to the size of the samples, or equally many per sample.
+"""Draw cells by hashes of their values, in proportion or equally many per sample; for `study`, `atlas`, `cli`.
 
 For studies, atlases and out-of-core runs; reads files only through a `Cohort`.
 """

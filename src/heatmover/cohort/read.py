@@ -1,4 +1,4 @@
-"""Read a cohort: detect the format, read labels, choose features and metadata, drop cells, and fit the PCA.
+"""Read a cohort from files: detect the format, choose samples, features, metadata, fit a PCA; for users, `cli`, `tl`.
 
 For users as `heatmover.read_cohort`. Reads the file or folder of cells and the sample sheet, and writes nothing.
 """

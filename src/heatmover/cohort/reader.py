@@ -1,4 +1,4 @@
-"""Define `Reader`, the interface of all file formats: labels and annotations in blocks, values of a range of cells.
+"""Define `Reader`, the interface to labels and values in a file of cells; for `cohort`, `study.scale`; opens no file.
 
 For the file formats, `Cohort` and out-of-core runs; opens no file itself.
 """
@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from heatmover._base.types import Bool, Float64, FloatArray, IntArray
 from heatmover._base.validation import as_array
+from heatmover.errors import InvalidInputError, argument
 
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
@@ -122,6 +123,16 @@ class Reader(ABC):
     def within(self, start: int, stop: int) -> Self:  # noqa: ARG002
         """Return a reader that may be limited to this range of cells, so that less data is sent to workers."""
         return self
+
+
+def check_memory_for(what: str, needed: int, memory: int | None) -> None:
+    """Raise if ``what`` needs more bytes than the memory limit."""
+    if memory is not None and needed > memory:
+        raise InvalidInputError(
+            f"{argument('memory')} of at least {-(-needed // 1_000_000):,} MB for {what}",
+            f"{memory / 1e6:,.0f} MB",
+            "allow more, or store the cells as .h5ad",
+        )
 
 
 def described(inner: Reader, **changes: Any) -> dict[str, Any]:

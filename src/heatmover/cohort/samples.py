@@ -1,4 +1,4 @@
-"""Build the table of samples from labels and annotations of cells, in one pass over blocks.
+"""Build the table of samples from labels and annotations of cells, in blocks; for `cohort`, `study` and `tl`.
 
 For `read_cohort`, `Cohort` and `heatmover.tl`; reads files only through a `Reader`.
 """

@@ -1,4 +1,4 @@
-"""Process all values of the cells: reject NaN and infinity, compute moments, standardize, fit and apply a PCA.
+"""Check values of cells, compute moments, standardize, fit and apply a PCA; for `cohort`, `study`, `atlas`.
 
 For `read_cohort`, `Cohort` and atlases; reads files only through a `Reader`.
 """

@@ -1,4 +1,4 @@
-"""Compute Diffusion EMD of PyTorch tensors, with gradients in masses, positions and new points, for users."""
+"""Embed and compare PyTorch tensors, with gradients in masses, positions and new points, for users; touch no files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Diffuse heat on a graph: the operator, its dyadic scales, one file per method; embeddings and atlases call it."""
+"""Diffuse heat on a graph: the operator, dyadic scales, one file per method; for `embedding` and `differentiable`."""

@@ -1,4 +1,4 @@
-"""Compute coarse powers of the operator on nested skeletons of points (the paper's Algorithm 4), for embeddings.
+"""Compute coarse powers of the operator on nested skeletons (Algorithm 4); only `embedding.preparation` calls it.
 
 Without the known top eigenvectors, S^s is close to C' A C. The matrix C interpolates the values at all points from a
 few points, the skeleton, and A is the power between the points of the skeleton. The square C' (A C C' A) C has a
@@ -36,13 +36,13 @@ from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64
 from heatmover.diffusion.lowrank import (
     COARSEST_FACTOR,
-    DensityOfStates,
     Factor,
     deflated_power,
     spectral_norm,
     spectral_norm_from_sketch,
 )
 from heatmover.diffusion.operator import DiffusionOperator, rounding
+from heatmover.diffusion.ranks import DensityOfStates
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -146,7 +146,7 @@ def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> d
 
     Examples
     --------
-    >>> from heatmover.diffusion.lowrank import density_of_states
+    >>> from heatmover.diffusion.ranks import density_of_states
     >>> from heatmover.graphs import Graph
     >>> operator = DiffusionOperator.from_graph(Graph.from_grid((20, 20)))
     >>> states = density_of_states(operator, np.random.default_rng(0), coarsest=9, delta=1e-6)

@@ -1,6 +1,6 @@
-"""Define the diffusion operator of a graph, the `Diffuser` interface and diffusion by Chebyshev polynomials.
+"""Define the operator, the `Diffuser` interface, Chebyshev diffusion; for `diffusion`, `embedding`, `differentiable`.
 
-Embeddings, scales and atlases use these classes, which touch no files. `Diffuser` is the interface of all diffusion
+The module touches no files. `Diffuser` is the interface of all diffusion
 methods. `ChebyshevDiffuser` certifies its tolerance.
 
 Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then S^s is an expectation. Let J_s be the
@@ -693,6 +693,11 @@ def rounding(steps: int, dtype: npt.DTypeLike) -> float:
     2^18.
     """
     return float((steps + 8) * np.finfo(dtype).eps / 2)
+
+
+def threshold(scale: int, delta: float) -> float:
+    """Return the eigenvalue whose power ``2**scale`` is ``delta``."""
+    return float(delta ** (2.0**-scale))
 
 
 def check_single(operator: DiffusionOperator, scale: int, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""Define the Diffusion EMD embedding for internal callers: its columns, feature table and transpose; touches no files.
+"""Define the embedding: columns, regions, table, transpose; for `embedding`, `attribution`, `transport`; no files.
 
 Let mu^(t) be the density of a measure after t diffusion steps. With the dyadic times t = 2^k, the distance between two
 measures is one of the following.
@@ -126,7 +126,7 @@ def nested_regions(operator: DiffusionOperator, counts: Sequence[int], rng: np.r
     >>> fine.count, coarse.count, coarse.labels.size
     (4, 2, 8)
     """
-    from heatmover._base.compiled.traversals import farthest_first
+    from heatmover._base.compiled.features import farthest_first
 
     sizes = np.clip(counts, operator.n_components, operator.n_points)
     distinct_sizes = np.unique(sizes)

@@ -29,13 +29,10 @@ from heatmover.diffusion.lowrank import (
     ROUNDING_STEPS,
     TESTS,
     TESTS_OF_POWERS,
-    DensityOfStates,
     Factor,
     LowRankDiffuser,
-    density_of_states,
     second_growth,
     spectral_factors,
-    threshold,
 )
 from heatmover.diffusion.operator import (
     LANES,
@@ -46,7 +43,9 @@ from heatmover.diffusion.operator import (
     check_single,
     power_coefficients,
     rounding,
+    threshold,
 )
+from heatmover.diffusion.ranks import DensityOfStates, density_of_states
 from heatmover.diffusion.scales import COARSEST, ScaleChoice, choose_max_scale, choose_mixed_scale, finest_scale
 from heatmover.embedding.definition import (
     FeatureTable,

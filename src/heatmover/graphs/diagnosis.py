@@ -214,7 +214,7 @@ def _sorted_edges(symmetric: sp.csr_array) -> _Edges:
 
 def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
     """Return whether any edge joins two sets that both have a `NOTICEABLE` share of the masses."""
-    from heatmover._base.compiled.traversals import large_sets_merge
+    from heatmover._base.compiled.linkage import large_sets_merge
 
     least, parent = NOTICEABLE * float(masses.sum()), np.arange(masses.size, dtype=np.int64)
     return bool(large_sets_merge(edges.rows, edges.places, edges.columns, masses.copy(), least, parent))
@@ -222,7 +222,7 @@ def _noticeable_sets_merge(edges: _Edges, masses: Float64) -> bool:
 
 def _lowest_marked(up: Int64, marked: Bool) -> Int64:
     """Return the lowest marked node at or above each node, or its root if none is marked."""
-    from heatmover._base.compiled.traversals import lowest_marked
+    from heatmover._base.compiled.linkage import lowest_marked
 
     top = np.arange(up.size, dtype=np.int64)
     lowest_marked(up, marked, top)
@@ -230,7 +230,7 @@ def _lowest_marked(up: Int64, marked: Bool) -> Int64:
 
 
 def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkage:
-    from heatmover._base.compiled.traversals import merge_edges, sum_upwards
+    from heatmover._base.compiled.linkage import merge_edges, sum_upwards
 
     n_points = degree.size
     up = np.full(2 * n_points - 1, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Merge equal points, add their masses and order nodes independently of the input order; arrays only."""
+"""Merge equal points, add masses, order and hash nodes independently of input order; for all packages; arrays only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check affinities and distances that users pass to `Graph`, and recognize distances passed as affinities.
+"""Check affinities and distances that users pass to `Graph`, turn them into neighbors; only `graphs.graph` calls it.
 
 `looks_like_distances` decides from the pattern of small and large values. In an affinity matrix large values are
 transitive: if two of three pairs have large values, the third pair has one too. In a distance matrix small values are

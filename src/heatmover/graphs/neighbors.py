@@ -1,4 +1,4 @@
-"""Find the nearest neighbors of points, exactly if this is fast and else approximately; only `Graph` calls it.
+"""Find the nearest neighbors of points, exactly if this is fast and else approximately; only `graphs.graph` calls it.
 
 The search works by clusters, called parts. k-means divides the points into parts, and every point is compared with all
 members of the parts whose border is near. The border between two parts is the plane halfway between their centers. A

@@ -1,4 +1,4 @@
-"""Plot the composition of samples, contributions of cell types to a distance, and differing cells on a map.
+"""Plot compositions of samples, contributions of cell types to a distance, and differing cells; for users, as `pl`.
 
 Users call it with studies, comparisons, explanations or AnnData. It draws into matplotlib axes and changes nothing
 else.

@@ -1,4 +1,4 @@
-"""Plot samples: their map, their distances, the compared scales, and the smoothness of variables.
+"""Plot samples: their map, distances, the compared scales, and the smoothness of variables; for users, as `pl`.
 
 Users call it with studies, comparisons or AnnData. It draws into matplotlib axes and changes nothing else.
 """

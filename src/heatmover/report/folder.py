@@ -23,7 +23,8 @@ from heatmover._base.words import quoted_path
 from heatmover.errors import InvalidInputError, argument
 from heatmover.report.findings import recorded
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
-from heatmover.study.study import Clock, Study
+from heatmover.study.record import Clock
+from heatmover.study.study import Study
 from heatmover.study.tables import write_table
 
 RECORD = "run.json"

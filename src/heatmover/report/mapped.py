@@ -1,4 +1,4 @@
-"""Render samples mapped onto an atlas as one self-contained HTML page; only `Mapped.report` calls it."""
+"""Render samples mapped onto an atlas as one HTML page and write it; `Mapped.report` calls it by `_base.handed`."""
 
 from __future__ import annotations
 

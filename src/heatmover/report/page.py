@@ -1,4 +1,4 @@
-"""Render a study as one self-contained HTML page; users, `report.folder` and `Comparison.report` call it."""
+"""Render a study as one HTML page, and write it on request; users, `report.folder`, `Comparison.report` call it."""
 
 from __future__ import annotations
 

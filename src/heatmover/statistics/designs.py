@@ -1,4 +1,4 @@
-"""Define the terms of a linear model that may explain distances, and test each term by permuting residuals.
+"""Define linear models of distances, test each term by permuting residuals; for users, `study`; arrays only.
 
 Users, the tests of `heatmover.statistics` and `heatmover.study` call this module; it works on plain arrays.
 """

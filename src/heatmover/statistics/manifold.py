@@ -1,4 +1,4 @@
-"""Map samples by their distances: neighbor graph, low-dimensional maps, smoothness of signals.
+"""Map samples by their distances: graph, low-dimensional maps, smoothness; for users, as ``hm.manifold``; arrays only.
 
 The module is public as ``hm.manifold``; plots, reports and atlases call it too. It works on plain arrays.
 """

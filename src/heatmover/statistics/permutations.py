@@ -1,4 +1,4 @@
-"""Check labels and distances, permute variables within the restrictions of blocks, and compute p-values.
+"""Check labels and distances, permute within blocks, compute p-values; `statistics`, `attribution`, `study` call it.
 
 The tests of `heatmover.statistics`, `heatmover.attribution` and `heatmover.study` call this module. It works on plain
 arrays.

@@ -1,4 +1,4 @@
-"""Test by permutation whether a variable explains distances and whether groups differ in dispersion.
+"""Test by permutation whether a variable explains distances or dispersion differs; for users, `study`; arrays only.
 
 Users call the tests through `heatmover.statistics`; `heatmover.study` calls them too. They work on plain arrays.
 

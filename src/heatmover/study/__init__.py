@@ -1,4 +1,4 @@
-"""Compare the samples of a cohort and test their metadata; for users and all front ends. Does not touch files."""
+"""Compare the samples of a cohort and test their metadata; for users, front ends; reads cohorts, writes on request."""
 
 from heatmover.study.batches import Alignment, align_batches
 from heatmover.study.cell_types import (
@@ -9,11 +9,13 @@ from heatmover.study.cell_types import (
     cluster_cells,
     contrast_cells,
 )
+from heatmover.study.comparers import Compared, Comparer, InMemory
 from heatmover.study.comparison import Comparison, Intervals, LandmarkAgreement, compare, landmark_agreement
 from heatmover.study.design_check import DesignRemark, check_design
 from heatmover.study.examination import Finding, Pairs, examine
 from heatmover.study.parameters import StudyParameters
-from heatmover.study.study import Compared, Comparer, InMemory, Study, StudyRecord, study_cohort, study_comparison
+from heatmover.study.record import StudyRecord
+from heatmover.study.study import Study, study_cohort, study_comparison
 
 __all__ = [
     "Alignment",

@@ -1,4 +1,4 @@
-"""Write cautions and sampling noise as sentences, for studies, reports and `heatmover doctor`; touches no files."""
+"""Check cells and metadata for problems, word cautions and noise, for studies, reports, `doctor`; touch no files."""
 
 from __future__ import annotations
 

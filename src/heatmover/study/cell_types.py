@@ -1,4 +1,4 @@
-"""Annotate or cluster cells, and contrast cell types between groups; for studies, `tl` and users. Touches no files."""
+"""Annotate or cluster cells, contrast cell types between groups; for studies, reports, `tl`, users; reads cohorts."""
 
 from __future__ import annotations
 

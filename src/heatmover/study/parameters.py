@@ -1,4 +1,4 @@
-"""Define, describe and check the parameters of a study, for Python and the command line. Does not touch files."""
+"""Describe and check parameters of studies and commands; for users, `cli`, `atlas` (`StudyParameters`); no files."""
 
 from __future__ import annotations
 

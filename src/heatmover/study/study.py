@@ -1,44 +1,35 @@
-"""Run a study of a `Cohort`: compare samples, test metadata, contrast cell types; for users and front ends."""
+"""Study a `Cohort` or a comparison: compare samples, test metadata, contrast cell types; for users and front ends."""
 
 from __future__ import annotations
 
-import platform
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from heatmover._base.progress import SILENT, Progress
-from heatmover._base.types import Float64, FloatArray, Int32, Intp
-from heatmover._base.validation import check_threads, import_extra, sample_columns
+from heatmover._base.types import Float64, Intp
+from heatmover._base.validation import import_extra, sample_columns
 from heatmover._base.words import counted, find, find_all, listed, quoted, verb
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
-from heatmover.cohort.values import block_rows
+from heatmover.cohort.draw import equal_count
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError, Sentence, argument
-from heatmover.measures import is_missing, measures_from_weights
+from heatmover.measures import is_missing
 from heatmover.statistics import Design, DesignResult
 from heatmover.statistics.designs import check_design
 from heatmover.statistics.metrics import centered_ranks
 from heatmover.statistics.outliers import FAR, outlyingness
 from heatmover.study.batches import align_cohort, check_batches
 from heatmover.study.cautions import (
-    MOST_CELLS,
     NOISY,
     RELIABLE,
     SMALL_SAMPLE,
-    CellLook,
     cell_cautions,
-    look_at,
     noise_sentences,
     table_cautions,
     unreliable,
@@ -47,7 +38,6 @@ from heatmover.study.cell_map import CellMap, check_cell_map, map_cells, witness
 from heatmover.study.cell_types import (
     Annotation,
     CellContrast,
-    CellMasses,
     SampleComposition,
     annotate,
     check_reference,
@@ -56,7 +46,8 @@ from heatmover.study.cell_types import (
     contrast_cells,
     shares_of,
 )
-from heatmover.study.comparison import Comparison, check_all_pairs, check_enough_samples, check_units, compare
+from heatmover.study.comparers import Compared, Comparer, InMemory
+from heatmover.study.comparison import Comparison, check_all_pairs, check_enough_samples, check_units
 from heatmover.study.examination import (
     Finding,
     as_groups,
@@ -68,285 +59,11 @@ from heatmover.study.examination import (
     label,
     read_variables,
 )
-from heatmover.study.parameters import COMPARED, StudyParameters
-
-
-class Compared(NamedTuple):
-    """Result of a `Comparer`: the comparison of the samples, and the types and features of their cells.
-
-    Attributes
-    ----------
-    comparison
-        Comparison of the samples.
-    annotation
-        Type of each cell, or of each group of cells with one type at one landmark; None if types were not requested.
-    cells
-        Samples as masses of cells (or of groups of cells), with the landmark of each cell; None if the points of the
-        graph are the cells.
-    features, feature_names
-        Feature values of each cell, or of the landmark of each group of cells, ``(n_cells, n_features)``, and feature
-        names; None if not available.
-    look
-        Summary of a draw of cells, for cautions; None if it was not computed.
-    rows
-        ``(n_points,)``: row number of the cell at each point of the graph; None if landmarks approximate the cells.
-
-    Examples
-    --------
-    >>> import heatmover as hm
-    >>> data = hm.datasets.gaussians(4, points_per_measure=30)
-    >>> Compared(hm.compare(data.points, data.labels, n_neighbors=8)).annotation is None
-    True
-    """
-
-    comparison: Comparison
-    annotation: Annotation | None = None
-    cells: CellMasses | None = None
-    features: FloatArray | None = None
-    feature_names: tuple[str, ...] = ()
-    look: CellLook | None = None
-    rows: Intp | None = None
-
-
-class Comparer(Protocol):
-    """A method of comparing samples. A study calls `check` before it reads cells, and then `compare` once.
-
-    Examples
-    --------
-    Any object with these three methods is a comparer. This one limits the number of landmarks:
-
-    >>> class Few:
-    ...     def check(self, parameters):
-    ...         if parameters.landmarks == "auto" or parameters.landmarks > 1000:
-    ...             raise ValueError("at most 1,000 landmarks")
-    ...     def compare(self, *given):
-    ...         return InMemory().compare(*given)
-    ...     def record(self):
-    ...         return {"how": "with few landmarks"}
-    >>> comparer: Comparer = Few()
-    """
-
-    def check(self, parameters: StudyParameters) -> None:
-        """Raise if this comparer does not support these parameters."""
-
-    def compare(
-        self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
-    ) -> Compared:
-        """Compare the samples of a cohort.
-
-        Parameters
-        ----------
-        cohort
-            Cohort from `heatmover.read_cohort`.
-        kept
-            Indices of the samples to compare, ascending.
-        annotation
-            Type of each cell of the cohort, ``(n_cells,)``; None if types are not requested.
-        parameters
-            Parameters of the study.
-        progress
-            Receives the progress of every stage.
-        """
-
-    def record(self) -> Mapping[str, Any]:
-        """Return a description of the method, as plain values for JSON."""
-
-
-def draw_equally(
-    cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
-) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
-    """Draw equally many cells of every sample if ``parameters`` request a draw; otherwise change nothing.
-
-    Parameters
-    ----------
-    cohort, kept, annotation, parameters, progress
-        As in `Comparer.compare`.
-
-    Returns
-    -------
-    cohort, kept, annotation
-        The arguments, limited to the drawn cells.
-    drawn : EqualDraw or None
-        Rows of the drawn cells; None if all cells are used.
-    """
-    count = equal_count(parameters.equal_cells, cohort.sizes[kept], [cohort.names[i] for i in kept])
-    if not count:
-        return cohort, kept, annotation, None
-    smaller, drawn = drawn_cohort(cohort, kept, count, random_state=parameters.random_state, progress=progress)
-    own = None if annotation is None else annotation._replace(codes=annotation.codes[drawn.rows])
-    return smaller, np.arange(len(kept)), own, drawn
-
-
-def _some(points: FloatArray, codes: Int32, seed: int) -> FloatArray:
-    """Draw the same cells as `draw_cells`, but block by block, because hashes of all cells would need much memory."""
-    if len(points) <= MOST_CELLS:
-        return points
-    size = block_rows(points.shape[1])
-    blocks = ((points[i : i + size], codes[i : i + size]) for i in range(0, len(points), size))
-    return draw_from(blocks, int(codes.max()) + 1, MOST_CELLS, seed).points
-
-
-@final
-@dataclass(frozen=True)
-class InMemory:
-    """Comparer that reads all cells into memory.
-
-    Attributes
-    ----------
-    n_jobs
-        Number of threads; None for all cores. Results do not depend on it.
-
-    Examples
-    --------
-    >>> InMemory(n_jobs=2).record()
-    {'how': 'in memory'}
-    """
-
-    n_jobs: int | None = None
-
-    def __post_init__(self) -> None:
-        check_threads(self.n_jobs)
-
-    def check(self, parameters: StudyParameters) -> None:
-        """Raise if units are requested but the package that solves pairs exactly is not installed."""
-        check_units(parameters.units)
-
-    def compare(
-        self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
-    ) -> Compared:
-        """Read all cells and compare the samples, see `heatmover.compare`."""
-        cohort, kept, annotation, drawn = draw_equally(cohort, kept, annotation, parameters, progress)
-        place = np.full(len(cohort.names), -1)
-        place[kept] = np.arange(len(kept))
-        codes = place[cohort.codes]
-        inside = codes >= 0
-        points = cohort.points() if inside.all() else cohort.points()[inside]
-        codes = codes[inside]
-        look = look_at(_some(points, cohort.codes[inside], parameters.random_state))
-        shape = (len(kept), codes.size)
-        weights = sp.csr_array((np.ones(codes.size), (codes, np.arange(codes.size))), shape=shape)
-        samples = measures_from_weights(weights, names=[cohort.names[i] for i in kept])
-        # The cells were already drawn above, together with their annotation.
-        settings = {name: getattr(parameters, name) for name in COMPARED} | {"equal_cells": False}
-        comparison = replace(compare(points, samples, n_jobs=self.n_jobs, progress=progress, **settings), drawn=drawn)
-        marks = comparison.landmarks
-        rows = None if marks is not None else np.flatnonzero(inside) if drawn is None else drawn.rows
-        if annotation is None:
-            return Compared(comparison, look=look, rows=rows)
-        annotation = annotation._replace(codes=annotation.codes[inside])
-        nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
-        cells = None if nodes is None else CellMasses(samples.masses, nodes)
-        return Compared(comparison, annotation, cells, points, cohort.features, look, rows)
-
-    def record(self) -> Mapping[str, Any]:
-        """Return a description of the method, as plain values for JSON."""
-        return {"how": "in memory"}
-
+from heatmover.study.parameters import StudyParameters
+from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
 # Names of the parameters that `study_comparison` accepts; all others concern the comparison.
 TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
-PACKAGES = ("heatmover", "numpy", "scipy", "scikit-learn", "numba", "pandas", "anndata", "plotly")
-
-
-@final
-@dataclass(frozen=True)
-class StudyRecord:
-    """Provenance of a study: input, parameters, method, duration and versions.
-
-    Attributes
-    ----------
-    input
-        Description of the input: name, format, checksum, numbers of samples and cells, names of the dimensions; None if
-        no file was read.
-    parameters
-        Parameters of the study, by name.
-    compared
-        Method of the comparison: in memory, or out of core.
-    seconds
-        Duration of each stage in seconds, by name of the stage.
-    versions
-        Versions of Python and of packages, by name.
-
-    Examples
-    --------
-    >>> StudyRecord(None, {"random_state": 0}, {"how": "before"}, {}, versions()).parameters["random_state"]
-    0
-    """
-
-    input: Mapping[str, Any] | None
-    parameters: Mapping[str, Any]
-    compared: Mapping[str, Any]
-    seconds: Mapping[str, float]
-    versions: Mapping[str, str]
-
-
-def input_record(cohort: Cohort) -> dict[str, Any]:
-    """Return the description of the input for the record; leave out the folder, whose name may be private."""
-    source = cohort.source
-    return {
-        "name": Path(source.path).name,
-        "format": source.format,
-        "checksum": source.checksum,
-        "sample_sheet": Path(source.sample_sheet).name,
-        "samples": len(cohort.names),
-        "cells": cohort.n_cells,
-        "dimensions": list(cohort.features),
-        "varying": dict(cohort.varying),
-        "unused": dict(cohort.unused),
-        **({"measured": cohort.measured} if cohort.measured else {}),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that influence results."""
-    installed = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:  # the package belongs to an extra that is not installed
-            continue
-    return installed
-
-
-@final
-class Clock:
-    """Progress that forwards all calls and records the duration of each stage.
-
-    Attributes
-    ----------
-    seconds
-        Duration of each finished stage in seconds, rounded to milliseconds, by name of the stage.
-    """
-
-    def __init__(self, inner: Progress) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner = inner
-        self._begun = 0.0
-        self._name = ""
-
-    @classmethod
-    def of(cls, progress: Progress) -> Clock:
-        """Return a clock that forwards to ``progress``, or ``progress`` itself if it already is a clock."""
-        return progress if isinstance(progress, cls) else cls(progress)
-
-    def stage(self, name: str, total: int) -> None:
-        """Begin a stage."""
-        self.end()
-        self._name, self._begun = name, time.perf_counter()
-        self._inner.stage(name, total)
-
-    def advance(self, steps: int = 1) -> None:
-        """Report finished steps to the wrapped progress."""
-        self._inner.advance(steps)
-
-    def end(self) -> None:
-        """End the current stage."""
-        if self._name:
-            passed = time.perf_counter() - self._begun
-            self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + passed, 3)
-            self._name = ""
-
-
 # Warn if the Spearman correlation between the number of cells and the distance to the nearest sample is below this
 # value. Small samples look distant by chance alone: in kidney biopsies of 2 to 415 glomeruli, the correlation is -0.8.
 SIZE_MATTERS = -0.4

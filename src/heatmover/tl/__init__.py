@@ -1,4 +1,4 @@
-"""Compute on AnnData in memory: distances between samples, an AnnData of samples, and differing cells; for users."""
+"""Compute on AnnData, for users: distances, an AnnData of samples, differing cells, maps on atlases; write ``.uns``."""
 
 from heatmover.tl._distances import sample_distances
 from heatmover.tl._explain import explain

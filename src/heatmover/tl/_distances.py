@@ -1,29 +1,23 @@
-"""Compute the distances between the samples of an AnnData and write them to its ``.uns`` (`sample_distances`).
+"""Compute distances between the samples of an AnnData, write them to ``.uns``; for users, as `tl.sample_distances`.
 
 Users call it with cells in memory. Results are written only after all computations.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from heatmover._base.words import counted, find, listed, quoted, verb
-from heatmover.cohort import read_cohort
+from heatmover._base.words import counted, find
 from heatmover.cohort.formats.anndata import DEFAULT_REPRESENTATION
 from heatmover.cohort.read import MOST_COLUMNS
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
-from heatmover.graphs.graph import Graph
-from heatmover.measures import Measures, measures_from_labels
 from heatmover.study.comparison import compare
 from heatmover.study.parameters import Units
-from heatmover.tl.layout import check_target, pack, read_labels, write
+from heatmover.tl.layout import check_target, pack, read_input, write
 
 
 def sample_distances(
@@ -165,41 +159,3 @@ def _check_representation(adata: Any, use_rep: str | Sequence[str] | None) -> st
             "run PCA first, scanpy.pp.pca(adata), or name a key of obsm in use_rep",
         )
     return use_rep
-
-
-def read_input(adata: Any, asked: Mapping[str, Any]) -> tuple[npt.NDArray[Any] | Graph, Measures]:
-    """Return the cells (or the graph over them) and the samples that the parameters of `sample_distances` select."""
-    sample_key = str(asked["sample_key"])
-    places: npt.NDArray[Any] | Graph
-    if "neighbors_key" in asked:
-        labels = read_labels(adata, sample_key, [])
-        names, codes = labels.names, labels.codes
-        places = Graph.from_affinity(_connectivities(adata, str(asked["neighbors_key"])))
-        single = [name for name, size in zip(names, labels.sizes, strict=True) if size == 1]
-        subject = f"{counted(len(single), 'sample')} {verb(len(single), 'has', 'have')}"
-        sentences = [f"{subject} a single cell: {listed(single)}."] if single else []
-    else:
-        used = asked["use_rep"]
-        cohort = read_cohort(
-            adata,
-            sample_key=sample_key,
-            representation=str(used) if isinstance(used, str) else [str(name) for name in used],
-            annotations=[],
-            standardize=bool(asked["standardize"]),
-        )
-        places, names, codes, sentences = cohort.points(), cohort.names, cohort.codes, list(cohort.warnings)
-    for sentence in sentences:
-        warnings.warn(sentence, UserWarning, stacklevel=3)
-    # Use codes, which are already sorted like the names: sorting a million names would take seconds.
-    return places, replace(measures_from_labels(codes), names=names)
-
-
-def _connectivities(adata: Any, key: str) -> Any:
-    """Return the affinity between cells from a key of obsp, or from the key of obsp that an entry of uns names."""
-    settings = adata.uns.get(key)
-    if hasattr(settings, "get"):
-        target = settings.get("connectivities_key", "connectivities")
-        return adata.obsp[find(target, list(adata.obsp), f"obsp to hold the graph to which uns[{quoted(key)}] refers")]
-    of_scanpy = [name for name, value in adata.uns.items() if hasattr(value, "get") and "connectivities_key" in value]
-    what = "neighbors_key to be a key of obsp, or a key that scanpy.pp.neighbors wrote to uns"
-    return adata.obsp[find(key, [*adata.obsp, *of_scanpy], what)]

@@ -1,4 +1,4 @@
-"""Find the cells of an AnnData that differ between two groups of its samples and write them to ``.obs`` (`explain`).
+"""Find cells of an AnnData that differ between two groups of samples, write ``.obs``, ``.uns``; for users (`explain`).
 
 Users call it after `sample_distances`. It reads the results in ``.uns``, and stores its own results in addition.
 """
@@ -25,8 +25,7 @@ from heatmover.study.cell_types import CellContrast, CellMasses, annotate, contr
 from heatmover.study.comparison import Comparison, compare, in_units
 from heatmover.study.examination import label
 from heatmover.study.parameters import COMPARED
-from heatmover.tl._distances import read_input
-from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_labels, unpack, write
+from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_input, read_labels, unpack, write
 from heatmover.transport.calibration import Calibration, Curve
 
 # Keys that `sample_distances` writes and `explain` must not overwrite.

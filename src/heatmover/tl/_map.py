@@ -1,4 +1,4 @@
-"""Map the samples of an AnnData onto an atlas and write the result to its ``.uns`` and ``.obs`` (`map_samples`).
+"""Map samples of an AnnData onto an atlas, write to its ``.uns`` and ``.obs``; for users, as `tl.map_samples`.
 
 Users call it with cells in memory and with an atlas in memory or on disk.
 """

@@ -1,4 +1,4 @@
-"""Store a comparison in the ``.uns`` of an AnnData of cells, read it back, and make an AnnData of samples (`samples`).
+"""Read samples of an AnnData, store comparisons in it, build AnnData of samples; for users, `tl`, `pl`, `report`.
 
 Users call `samples`; `tl`, `pl` and reports call the other functions. Only the AnnData that is passed is changed.
 """
@@ -9,18 +9,22 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from heatmover._base.types import Float64, Int32, Int64, Intp
 from heatmover._base.validation import check_integer, check_option, import_extra
 from heatmover._base.version import __version__
-from heatmover._base.words import counted, distinct, find, quoted
+from heatmover._base.words import counted, distinct, find, listed, quoted, verb
+from heatmover.cohort import read_cohort
 from heatmover.cohort.samples import SampleTable
 from heatmover.errors import InvalidInputError, argument
+from heatmover.graphs.graph import Graph
+from heatmover.measures import Measures, measures_from_labels
 from heatmover.statistics.manifold import classical_scaling, diffusion_map, phate, sample_graph, umap
 from heatmover.study.cell_types import SampleComposition, annotate, shares_of
 from heatmover.study.comparison import Comparison
@@ -81,6 +85,44 @@ def read_labels(adata: Any, sample_key: str, columns: Sequence[str]) -> Labels:
     names, codes = table.finish()
     _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
     return Labels(names, codes, tuple(table.varying), sizes.astype(np.int64), first)
+
+
+def read_input(adata: Any, asked: Mapping[str, Any]) -> tuple[npt.NDArray[Any] | Graph, Measures]:
+    """Return the cells (or the graph over them) and the samples that the parameters of `sample_distances` select."""
+    sample_key = str(asked["sample_key"])
+    places: npt.NDArray[Any] | Graph
+    if "neighbors_key" in asked:
+        labels = read_labels(adata, sample_key, [])
+        names, codes = labels.names, labels.codes
+        places = Graph.from_affinity(_connectivities(adata, str(asked["neighbors_key"])))
+        single = [name for name, size in zip(names, labels.sizes, strict=True) if size == 1]
+        subject = f"{counted(len(single), 'sample')} {verb(len(single), 'has', 'have')}"
+        sentences = [f"{subject} a single cell: {listed(single)}."] if single else []
+    else:
+        used = asked["use_rep"]
+        cohort = read_cohort(
+            adata,
+            sample_key=sample_key,
+            representation=str(used) if isinstance(used, str) else [str(name) for name in used],
+            annotations=[],
+            standardize=bool(asked["standardize"]),
+        )
+        places, names, codes, sentences = cohort.points(), cohort.names, cohort.codes, list(cohort.warnings)
+    for sentence in sentences:
+        warnings.warn(sentence, UserWarning, stacklevel=3)
+    # Use codes, which are already sorted like the names: sorting a million names would take seconds.
+    return places, replace(measures_from_labels(codes), names=names)
+
+
+def _connectivities(adata: Any, key: str) -> Any:
+    """Return the affinity between cells from a key of obsp, or from the key of obsp that an entry of uns names."""
+    settings = adata.uns.get(key)
+    if hasattr(settings, "get"):
+        target = settings.get("connectivities_key", "connectivities")
+        return adata.obsp[find(target, list(adata.obsp), f"obsp to hold the graph to which uns[{quoted(key)}] refers")]
+    of_scanpy = [name for name, value in adata.uns.items() if hasattr(value, "get") and "connectivities_key" in value]
+    what = "neighbors_key to be a key of obsp, or a key that scanpy.pp.neighbors wrote to uns"
+    return adata.obsp[find(key, [*adata.obsp, *of_scanpy], what)]
 
 
 def check_target(adata: Any, key_added: object, copy: bool) -> None:

@@ -1,4 +1,4 @@
-"""Give distances real units by fitting a model to a few exact Earth Mover's Distances, for users; touch no files.
+"""Give distances real units by fitting a model to a few exact EMDs, for users, studies, atlases, `tl`; touch no files.
 
 The L1 distance of an embedding orders measures well, but its value has no unit, and it saturates. If the heat of two
 measures does not overlap at a scale, this scale contributes 2, however far apart the measures are. The exact distances

@@ -1,4 +1,4 @@
-"""Solve exact optimal transport between pairs of measures with POT, for calibration, baselines and datasets."""
+"""Solve exact optimal transport between pairs of measures with POT; for `transport`, `datasets`, atlas indexes."""
 
 from __future__ import annotations
 

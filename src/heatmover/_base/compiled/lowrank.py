@@ -1,4 +1,4 @@
-"""Multiply a tall basis by blocks, summing a column in the same order in any block; only diffusers call it."""
+"""Multiply a tall basis by blocks, summing a column in the same order in any block; only `diffusion` calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take Chebyshev steps in generated vector code and project on the top eigenvectors; only `diffusion` calls it."""
+"""Take Chebyshev steps in generated code, set top eigenvectors; only `diffusion` and `differentiable` call it."""
 
 from __future__ import annotations
 

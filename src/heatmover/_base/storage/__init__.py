@@ -1,4 +1,4 @@
-"""Write models, atlases, indexes and checkpoints to folders on disk, and check them when they are read."""
+"""Store models, atlases, indexes and checkpoints in folders on disk, check what is read; any package may call it."""
 
 from heatmover._base.storage.record import Record
 from heatmover._base.storage.samples import Samples, Schema, Table

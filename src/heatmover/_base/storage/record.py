@@ -1,7 +1,4 @@
-"""Represent a value as a record of plain values and arrays, which a `Store` writes; any package may call it.
-
-It touches no files itself.
-"""
+"""Represent a value as a record of plain values and arrays, which a `Store` writes; for any package; touch no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search the rows of an index exactly or with a faiss graph, and cache the graph on disk; for `MeasureIndex`.
+"""Search an index exactly or with a faiss graph, cache the graph on disk; only `atlas.index.index` calls it.
 
 Sums of correlated columns preserve most of an L1 distance (`heatmover.embedding.neighbors`), so 128 sums replace
 thousands of features. faiss builds a graph (HNSW) over the rows of sums. A search follows the edges of the graph to a

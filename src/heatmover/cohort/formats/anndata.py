@@ -1,4 +1,4 @@
-"""Read AnnData (.h5ad, .zarr, in memory) in blocks of rows, and reject damaged files.
+"""Read AnnData (.h5ad, .zarr, in memory) in blocks of rows, reject damaged files, write nothing; for `cohort`, `tl`.
 
 For `read_cohort` and `candidates`; reads files, and writes nothing. h5py and zarr read arrays, anndata reads sparse
 matrices. This module checks lengths, pointers and indices. With inconsistent lengths, values would be assigned to wrong

@@ -1,4 +1,4 @@
-"""Read flow and mass cytometry (a folder with one .fcs file per sample), and define the logicle scale.
+"""Read flow and mass cytometry (a folder of .fcs files), for `cohort`; define `Logicle`, the logicle scale, for users.
 
 For `read_cohort`; users may call `Logicle`. Reads the files with flowio, and writes nothing.
 """
@@ -21,8 +21,7 @@ from scipy.special import lambertw
 from heatmover._base.types import Float64
 from heatmover._base.validation import check_number, import_extra
 from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable
-from heatmover.cohort.formats.tables import check_memory_for
-from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, spans
+from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, check_memory_for, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 
 # Largest number of steps. Newton's method approaches the root from one side, and near the root each step doubles the

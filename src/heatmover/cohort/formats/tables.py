@@ -1,4 +1,4 @@
-"""Read tables with one row per cell (Parquet, .csv, .tsv, also gzipped), and choose their features.
+"""Read tables of cells and sample sheets (Parquet, .csv, .tsv), choose features; for `cohort` and `study.scale` only.
 
 For `read_cohort` and `candidates`. Reads files with Arrow, and writes nothing.
 """
@@ -21,7 +21,17 @@ import numpy.typing as npt
 from heatmover._base.types import Float64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, quoted_path
-from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, NotFeatures, Reader, Selection, as_float, spans
+from heatmover.cohort.reader import (
+    LABEL_ROWS,
+    Block,
+    LabelBlock,
+    NotFeatures,
+    Reader,
+    Selection,
+    as_float,
+    check_memory_for,
+    spans,
+)
 from heatmover.cohort.samples import Mixture
 from heatmover.errors import InvalidInputError, argument
 
@@ -73,16 +83,6 @@ def divide(columns: Sequence[str], numeric: Collection[str], wanted: Selection) 
         "undecided": representation is None,
         "unused": unused,
     }
-
-
-def check_memory_for(what: str, needed: int, memory: int | None) -> None:
-    """Raise if ``what`` needs more bytes than the memory limit."""
-    if memory is not None and needed > memory:
-        raise InvalidInputError(
-            f"{argument('memory')} of at least {-(-needed // 1_000_000):,} MB for {what}",
-            f"{memory / 1e6:,.0f} MB",
-            "allow more, or store the cells as .h5ad",
-        )
 
 
 def _chosen(columns: Sequence[str], numeric: Collection[str], representation: Sequence[str]) -> list[str]:

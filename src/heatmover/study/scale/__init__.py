@@ -1,4 +1,4 @@
-"""Compare cohorts that do not fit into memory, by landmarks, in threads or on a Dask cluster; for users."""
+"""Compare cohorts or embed samples beyond memory, in threads or on Dask; write checkpoints, zarr tiles; for users."""
 
 from heatmover.study.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
 from heatmover.study.scale.stages import connected

@@ -1,4 +1,4 @@
-"""Approximate cells on disk by landmarks within a memory budget: draw cells, find centers, count cells at centers.
+"""Approximate cells on disk by landmarks within a memory budget; copies text tables; for `study.scale.pieces` only.
 
 For the other modules of this folder only. Reads the files of a cohort, and copies a table of text to a binary file.
 """

@@ -1,4 +1,4 @@
-"""Compare samples out of core: landmarks approximate cells that do not fit into memory.
+"""Compare samples out of core by landmarks; for users (`hm.scale`), `atlas`, `cli`; reads cells, writes checkpoints.
 
 Users call it as `heatmover.scale`; studies and atlases use it as a comparer. Reads the files of a cohort, and writes a
 checkpoint on request.
@@ -32,6 +32,7 @@ from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, look_at
 from heatmover.study.cell_types import Annotation
+from heatmover.study.comparers import Compared, draw_equally
 from heatmover.study.comparison import (
     LANDMARKS,
     Approximation,
@@ -52,7 +53,7 @@ from heatmover.study.scale.landmarks import (
     seekable,
 )
 from heatmover.study.scale.stages import Stages, check_checkpoint, executor, open_checkpoint
-from heatmover.study.study import Compared, Study, draw_equally
+from heatmover.study.study import Study
 from heatmover.study.study import study_cohort as study_with
 
 # Smallest default number of cells per landmark; with fewer cells, landmarks would save nothing.

@@ -1,4 +1,4 @@
-"""Run the stages of an out-of-core comparison in threads or on a Dask cluster, and store finished tasks on disk.
+"""Run stages of out-of-core work in threads or on Dask, with checkpoints on disk; for `study.scale`, `cli`.
 
 For the other modules of this folder; the command line calls `connected`. Writes only the folder of the checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Embed and compare more samples than fit into memory; embeddings and distances are stored in tiles on disk.
+"""Embed and compare more samples than fit into memory, written as tiles on disk; for users (`hm.scale`).
 
 Users call it as `heatmover.scale`. Writes zarr arrays, or a checkpoint, to paths that the user names.
 """

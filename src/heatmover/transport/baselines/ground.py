@@ -1,4 +1,4 @@
-"""Turn coordinates or a graph into the points, masses and costs that a baseline needs; only baselines call it."""
+"""Turn coordinates or a graph into the points, masses and costs of a baseline; only `transport.baselines` calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the calling convention of the baselines and the properties that each baseline declares; touch no files."""
+"""Define how baselines are called, declare properties, warn if not converged; only `transport.baselines` calls it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def build_cluster_tree(
     points: Float64, rng: np.random.Generator, *, n_clusters: int, depth: int, n_lloyd: int = 0
 ) -> Tree:
     """Build a tree by splitting clusters around distant points; an edge is as long as the distance between means."""
-    from heatmover._base.compiled import baselines as trees
+    from heatmover._base.compiled import trees
 
     n_points = len(points)
     # A cluster of several points has at least two children, so a tree of n points has fewer than 2 n nodes.

@@ -1,4 +1,4 @@
-"""Split points into trees of clusters; only `transport.baselines` calls it."""
+"""Split points into a tree of clusters around distant centers; only `transport.baselines` calls it."""
 
 from __future__ import annotations
 

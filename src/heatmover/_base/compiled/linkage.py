@@ -1,8 +1,7 @@
-"""Build the single-linkage tree of a graph, or choose centers farthest first; only diagnosis and regions call it."""
+"""Build the single-linkage tree of a graph and sum values over its branches; only `graphs.diagnosis` calls it."""
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -127,62 +126,3 @@ def lowest_marked(up: Int64, marked: Bool, top: Int64) -> None:
     for node in range(up.size - 1, -1, -1):
         if up[node] >= 0 and not marked[node]:
             top[node] = top[up[node]]
-
-
-@kernel()
-def farthest_first(indptr, indices, lengths, first, counts, labels, centers):  # type: ignore[no-untyped-def]
-    """Place each center at the point farthest from all earlier centers, and record the nearest center of each point.
-
-    Parameters
-    ----------
-    indptr, indices, lengths
-        Graph with non-negative edge lengths, CSR ``(n_points, n_points)``.
-    first
-        Point of the first center.
-    counts
-        Numbers of centers for which labels are recorded, ascending, ``(n_counts,)``.
-    labels
-        Receives the number of the nearest center of each point, ``(n_counts, n_points)``; -1 in a component without a
-        center.
-    centers
-        Receives the points that are centers, in order, ``(counts[-1],)``.
-    """
-    n_points = indptr.size - 1
-    distance = np.full(n_points, np.inf)
-    owner = np.full(n_points, -1, np.int32)
-    taken = np.zeros(n_points, np.bool_)
-    # Heap of the farthest points. Keys are negative distances at the time of the push. Distances only decrease, so the
-    # first point with an up-to-date key is the farthest; a point with an outdated key is pushed again with its current
-    # distance. Among equal keys the point with the smallest index is first.
-    far = [(-np.inf, point) for point in range(n_points)]
-    done = 0
-    for number in range(counts[-1]):
-        center = first
-        while number > 0:
-            key, center = heappop(far)
-            if taken[center]:
-                continue
-            if distance[center] == -key:
-                break
-            heappush(far, (-distance[center], center))
-        centers[number] = center
-        taken[center] = True
-        distance[center] = 0.0
-        owner[center] = number
-        # Dijkstra's algorithm from the new center, restricted to points nearer to the new center than to all earlier
-        # centers.
-        near = [(0.0, center)]
-        while len(near) > 0:
-            key, point = heappop(near)
-            if owner[point] != number or key > distance[point]:
-                continue
-            for entry in range(indptr[point], indptr[point + 1]):
-                other = np.int64(indices[entry])
-                reach = key + lengths[entry]
-                if reach < distance[other]:
-                    distance[other] = reach
-                    owner[other] = number
-                    heappush(near, (reach, other))
-        while done < counts.size and counts[done] == number + 1:
-            labels[done] = owner
-            done += 1
