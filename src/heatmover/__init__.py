@@ -108,7 +108,7 @@ _INSIDE = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-# Register the functions of `report` that comparisons and mapped samples call without importing that package.
+# Register functions of `report`, so that comparisons and mapped samples can call them without importing `report`.
 hand_in("report_comparison", lambda: import_module("heatmover.report").report_comparison)
 hand_in("report_mapped", lambda: import_module("heatmover.report.mapped").report_mapped)
 

@@ -19,7 +19,7 @@ class _Interruption(SystemExit):
 
 
 def main() -> None:
-    """Run the command line; after a signal, print one word, exit with the usual code, leave no unfinished file."""
+    """Run the command line; after a signal, remove unfinished files and exit with code 128 plus the signal's number."""
     numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
     # A signal that is ignored, as under nohup, stays ignored.
     before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}

@@ -1,6 +1,6 @@
 """Define the errors and warnings of all modules; messages say what was expected, what was found, and what to do.
 
-In a sentence the names of arguments are marked, so that every front end can replace them by the names of its options.
+A `Sentence` marks the names of arguments, so that every front end can replace them by the names of its options.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = [
     "in_python",
 ]
 
-# Control characters that mark the name of an argument and the beginning of its value. Text from users cannot contain
-# them, because it is quoted, which escapes control characters.
+# Control characters that mark the name of an argument and the beginning of its value. Text from users never contains
+# these characters, because quoting escapes them.
 _BEGIN, _VALUE, _END = "\x02", "\x1f", "\x03"
 _MARKED = re.compile(f"{_BEGIN}([^{_VALUE}{_END}]*)(?:{_VALUE}([^{_END}]*))?{_END}")
 
@@ -87,7 +87,7 @@ def _plural(noun: str) -> str:
 
 
 class Sentence(str):
-    """Text with the Python names of arguments, which can be replaced by the names of another front end.
+    """Text with the Python names of arguments, which other front ends replace by the names of their options.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class InvalidInputError(HeatmoverError, ValueError):
         super().__init__(Sentence(f"Expected {self.expected.marked}, found {self.found.marked}{instead}."))
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, str, str]]:
-        # joblib pickles errors to send them between processes, and the default would call __init__ with the sentence.
+        # joblib pickles errors to send them between processes. The default would pass the whole sentence to __init__.
         return type(self), (self.expected.marked, self.found.marked, self.advice.marked)
 
 

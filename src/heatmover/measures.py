@@ -27,8 +27,8 @@ from heatmover.errors import InvalidInputError
 
 __all__ = ["Measures", "distinct_labels", "is_missing", "measures_from_labels", "measures_from_weights"]
 
-# Largest deviation of a sum from one. The rounding error of a float32 sum over a million points is smaller, and the
-# error of a forgotten normalization is larger.
+# Largest accepted difference between the sum of a measure and one. The rounding error of a float32 sum over a million
+# points is below this limit, and the error of a forgotten normalization is above it.
 MASS_TOLERANCE = 1e-4
 
 
@@ -112,7 +112,7 @@ class Measures(ReadOnlyArrays):
         return Measures(sp.csr_array(self.masses[rows]), tuple(self.names[row] for row in rows))
 
     def _rows(self, key: Any) -> Int64:
-        """Return the rows that an index selects, ``(n_rows,)``; one number or one name selects one row, ``()``."""
+        """Return the rows that an index selects, ``(n_rows,)``; one number or one name selects a single row, ``()``."""
         parts = key if isinstance(key, tuple) else (key,)  # scikit-learn uses measures[rows, ...]
         everything = [part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts[1:]]
         if not parts or parts[0] is None or not all(everything):
@@ -220,7 +220,7 @@ def measures_from_weights(weights: Any, *, names: Sequence[object] | None = None
     array([[0.5 , 0.5 , 0.  ],
            [0.  , 0.25, 0.75]])
     """
-    # Copy, because the rows share their structure with the caller's matrix, which must stay writable.
+    # Copy, because the rows may share arrays with the caller's matrix, which must stay writable.
     masses = sp.csr_array(check_measures(weights, normalize=normalize), copy=True)
     masses.eliminate_zeros()
     if names is None:
@@ -249,7 +249,7 @@ def check_measures(measures: Any, *, n_points: int | None = None, normalize: boo
         raise InvalidInputError(
             f"measures over the graph's {counted(n_points, 'point')}",
             f"rows of width {masses.shape[1]}",
-            "rows are measures, columns are points: pass the transpose if it is the other way round",
+            "rows are measures and columns are points: transpose the matrix if its rows are points",
         )
     values = masses.data if sp.issparse(masses) else masses
     check_finite("measures", masses)
@@ -308,7 +308,7 @@ def _as_rows(measures: Any) -> Any:
 
 
 def canonical_rows(name: str, matrix: Any) -> sp.csr_array:
-    """Return a matrix as CSR in float64 with unique columns in ascending order in each row, or raise an error."""
+    """Return a matrix as float64 CSR, with unique and ascending columns in each row, or raise an error."""
     check_sparse(name, matrix)
     rows = sp.csr_array(matrix, dtype=check_real(name, matrix.dtype))
     if not rows.has_canonical_format:
@@ -326,7 +326,7 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
         raise InvalidInputError("one label per point, text or a number", "labels of different lengths") from None
     if array.ndim != 1 or array.size == 0:
         raise InvalidInputError("one label per point, shape (n_points,)", f"an array of shape {array.shape}")
-    # Check the list itself, because in a list of strings NumPy converts NaN to "nan" and 1 to "1".
+    # Check the list itself, because NumPy converts NaN to "nan" and 1 to "1" in a list that contains strings.
     originals = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else array
     missing = _missing(originals)
     if missing.any():

@@ -148,7 +148,7 @@ def test_another_version_is_refused(path, change, said):
 
 def test_another_atlas_at_the_place_is_refused(path):
     other = hm.build_atlas(*drawn(5, 7), variables=VARIABLES, n_neighbors=8, model=hm.DiffusionEMD(max_scale=3))
-    with pytest.raises(InvalidInputError, match=r"the file of this atlas at .*found another atlas"):
+    with pytest.raises(InvalidInputError, match=r"this atlas at .*found another atlas"):
         other.add(other.map(*drawn(1, 8, "x")), path=path)
     built().model.save(path, overwrite=True)
     with pytest.raises(InvalidInputError, match=r"a store of kind heatmover-atlas .*found 'heatmover-model'"):

@@ -161,7 +161,7 @@ def test_files_and_anndata_are_scaled_and_projected_as_the_reference_was(tmp_pat
         again.map(renamed)
     with pytest.raises(InvalidInputError, match="sample_key"):
         again.map(new, sample_key="patient")
-    with pytest.raises(InvalidInputError, match="pass the file or object from which it was read"):
+    with pytest.raises(InvalidInputError, match="pass the file or object from which the Cohort was read"):
         again.map(cohort)
 
 
@@ -294,7 +294,7 @@ def test_samples_are_added_and_everything_else_stays():
     assert larger.variables["age"][-2:] == (None, None)
     with pytest.raises(InvalidInputError, match="new sample names, found 'new even', 'new odd', already in the atlas"):
         larger.add(larger.map(*fresh()))
-    with pytest.raises(InvalidInputError, match="mapped onto this atlas, found samples of another atlas"):
+    with pytest.raises(InvalidInputError, match="mapped onto this atlas, found samples mapped onto another atlas"):
         larger.add(mapped)
     with pytest.raises(InvalidInputError, match="sample metadata of the atlas"):
         atlas().add(mapped, {"colour": [1, 2]})

@@ -365,7 +365,7 @@ def test_other_groups_take_part_only_if_no_reference_is_named(cohort):
 
 BAD_GROUPS = {
     "one group": ({"groups": ["a"] * 16}, "at least two groups"),
-    "which": ({"groups": ["a"] * 6 + ["b"] * 5 + ["c"] * 5}, "group= to say which"),
+    "which": ({"groups": ["a"] * 6 + ["b"] * 5 + ["c"] * 5}, "the argument group, which names the group"),
     "name": ({"group": "cases"}, "did you mean 'case'"),
     "reference": ({"group": "case", "reference": "case"}, "other than the group"),
     "length": ({"groups": ["a", "b"]}, "one label for each sample"),

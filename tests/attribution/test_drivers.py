@@ -84,10 +84,13 @@ def test_the_picture_marks_what_is_sure(cohort):
 @pytest.mark.parametrize(
     ("further", "sentence"),
     [
-        ({"features": np.ones((3, 4))}, r"numbers of 480 cells in rows, \(480, n_features\), found shape \(3, 4\)"),
+        (
+            {"features": np.ones((3, 4))},
+            r"numbers of shape \(480, n_features\), one row for each cell, found shape \(3, 4\)",
+        ),
         ({"features": np.full((480, 4), np.nan)}, "features without NaN"),
-        ({"feature_names": list("wxyy")}, "4 different names of features, found 3 of 4"),
-        ({"features": np.full((480, 4), "a")}, "numbers of 480 cells"),
+        ({"feature_names": list("wxyy")}, "4 different names of features, found 3 different among 4 names"),
+        ({"features": np.full((480, 4), "a")}, "numbers of shape .480"),
     ],
 )
 def test_bad_features_are_refused(cohort, further, sentence):

@@ -88,8 +88,8 @@ def odd(tmp_path):
         (
             linear,
             [
-                "The channels are linear, so a few bright cells dominate the distances: --transform logicle, or "
-                "--transform arcsinh with --cofactor 150 for flow and --cofactor 5 for mass cytometry.",
+                "The channels are linear, so a few bright cells dominate the distances. Use --transform logicle, or "
+                "--transform arcsinh with --cofactor 150 for flow cytometry and --cofactor 5 for mass cytometry.",
                 "the samples are paired, and --block patient compares samples within each 'patient'.",
             ],
         ),

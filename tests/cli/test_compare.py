@@ -214,8 +214,8 @@ def test_small_samples_are_left_out(make, tmp_path, cli, plain_report):
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     cli.fails_with(
         cli.run("compare", path, "-s", "sample", "-o", tmp_path / "out"),
-        r"at least two cells in every sample, found one in 1 of 10 samples \('s03'\); --min-cells 2 leaves out "
-        "these samples, --min-cells 1 keeps them",
+        r"at least two cells in every sample, found one cell in 1 of 10 samples \('s03'\); --min-cells 2 leaves out "
+        "these samples, and --min-cells 1 keeps them",
     )
     assert not (tmp_path / "out").exists()
     result = cli.run("compare", path, "-s", "sample", "--min-cells", 2, "-o", tmp_path / "out", "--permutations", 9)
@@ -266,7 +266,7 @@ BAD = {
     "landmarks text": ("", [*KEY, "--landmarks", "some"], "--landmarks .* 'auto' or none, found 'some'"),
     "landmarks zero": ("", [*KEY, "--landmarks", "0"], "--landmarks to be a whole number of at least 1.*found 0"),
     "too many landmarks": ("", [*KEY, "--landmarks", "400"], "landmarks"),
-    "cofactor": ("", [*KEY, "--cofactor", "5"], "--cofactor for FCS files only"),
+    "cofactor": ("", [*KEY, "--cofactor", "5"], "FCS files for --cofactor 5.*, found .*; leave out --cofactor"),
     "negative cofactor": ("", [*KEY, "--cofactor", "-5"], "--cofactor to be a number"),
     "seed": ("", [*KEY, "--seed", "-1"], "--seed to be a whole number of at least 0"),
     "long seed": ("", [*KEY, "--seed", "9" * 20], "--seed to be at most 9223372036854775807, found 9999"),

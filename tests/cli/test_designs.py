@@ -86,7 +86,7 @@ BAD = {
     ),
     "one group": (
         ["-c", "kit", "--adjust", "age", "--block", "patient"],
-        "'kit' in every block, found only one in 2 of 5",
+        "'kit' in every block, found only one group or value in 2 of 5",
     ),
     "batches that are the condition": (
         ["-c", "kit", "--align-batch", "[red]<b>batch"],

@@ -33,7 +33,7 @@ def test_a_healthy_file(cells, doctor):
     text = flowing(result.stdout)
     assert "cells.h5ad (h5ad)" in text
     assert "samples 10: 's00', 's01', 's02' and 7 more" in text
-    assert "cells 300; 30 in every sample; no sample below 30" in text
+    assert "cells 300; 30 in every sample; no sample below 30 cells" in text
     assert "features 3: 'CD4', 'CD8', 'CD19'; no missing values" in text
     assert re.search(r"condition groups (case .5., control .5.|control .5., case .5.)", text)
     assert "age number 40.5 to 49.5" in text
@@ -112,7 +112,7 @@ def test_compare_without_a_key_names_the_columns_and_the_doctor(words, cells, tm
     result = cli.run("compare", cells, *words, "-o", tmp_path / "out")
     cli.fails_with(
         result,
-        r"Expected --sample-key to name the column .*, found none; it could be sample \(10 values\), "
+        r"Expected --sample-key to name the column .*, found none; candidates: sample \(10 values\), "
         r"patient \(5 values\), condition \(2 values\), .*, "
         r"perhaps --sample-key sample; heatmover doctor .*cells.h5ad shows more\.$",
     )
@@ -280,8 +280,9 @@ def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):
     few = make.h5ad(make.frame(5, 30), tmp_path / "cells.h5ad")
     result = doctor(few, "-s", "sample", "--neighbors", 8, "--units", "euclidean")
     assert result.exit_code == 2
-    assert "Expected at least 7 samples for --units, which need at least 16 exact pairs, found 5" in result.stderr
-    assert "plus the exact pairs of --units" in " ".join(
+    words = "Expected at least 7 samples for --units, which need the exact distances of at least 16 pairs, found 5"
+    assert words in " ".join(result.stderr.split())
+    assert "plus the exact distances of --units" in " ".join(
         doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic").stdout.split()
     )
     monkeypatch.setitem(sys.modules, "ot", None)

@@ -124,20 +124,20 @@ def test_spillover_and_scales(tmp_path, cli):
     assert "--no-compensate" in off["command"]["line"]
     notes = " ".join(on["notes"])
     assert (
-        "Compensated for spillover between 2 detectors by the matrix in each FCS file; --no-compensate reads" in notes
+        "Spillover between 2 detectors was compensated by the matrix in each FCS file; --no-compensate reads" in notes
     )
     assert "'FSC-A' stayed linear while other channels were transformed" in notes
     assert any("the spillover matrix in the FCS files was not applied" in note for note in off["notes"])
     looked = cli.run("doctor", place, "--transform", "arcsinh")
     cli.fails_with(
-        looked, r"Expected --cofactor with --transform arcsinh, found none; 5 is usual for mass, 150 for flow"
+        looked, r"Expected --cofactor with --transform arcsinh, found none; 5 is usual for mass cytometry, and 150"
     )
     result = cli.run("compare", place, "--rep", "FSC-A", "--transform", "logicle", "-o", tmp_path / "bad", "-q")
-    cli.fails_with(result, "a channel to transform, for --transform logicle, found only 'FSC-A', which stay linear")
+    cli.fails_with(result, "a channel to transform, for --transform logicle, found only 'FSC-A', which stays linear")
 
 
 def test_the_doctor_advises_a_transform_of_linear_channels(folder, cli):
     text = " ".join(cli.run("doctor", folder).stdout.split())
-    assert "The channels are linear, so a few bright cells dominate the distances: --transform logicle" in text
+    assert "The channels are linear, so a few bright cells dominate the distances. Use --transform logicle" in text
     for words in (("--cofactor", "5"), ("--transform", "logicle")):
         assert "The channels are linear" not in " ".join(cli.run("doctor", folder, *words).stdout.split())

@@ -100,7 +100,7 @@ def test_shares_of_the_scales(said):
     np.testing.assert_allclose(list(recorded.values()), sums / sums.sum(), rtol=1e-5)
     assert int(stored["max_scale"]) == said.record["max_scale"]["value"]
     assert stored["reason"] == said.record["max_scale"]["reason"]
-    assert f"The coarsest is {stored['max_scale']}: {stored['reason']}" in said.terminal
+    assert f"The coarsest scale is {stored['max_scale']}: {stored['reason']}" in said.terminal
     assert stored["reason"] in said.section("scales")
     assert stored["reason"] in said.section("methods")
 
@@ -178,10 +178,10 @@ def test_units(said):
     assert recorded["ground"] == said.record["parameters"]["units"]
     median, most = f"{100 * recorded['median_error']:.1f}%", f"{100 * recorded['error_90']:.1f}%"
     for text in (said.terminal, said.text):
-        assert f"{recorded['n_pairs']} pairs of samples were solved exactly" in text
-        assert f"by {median} (median), 90% of them by at most {most}" in text
+        assert f"exact distances of {recorded['n_pairs']} pairs of samples were computed" in text
+        assert f"by a median of {median}, and for 90% of the pairs by at most {most}" in text
     assert f"{recorded['n_pairs']} exact Earth Mover's Distances" in said.section("methods")
-    assert f"{median}, the 90th percentile {most}" in said.section("methods")
+    assert f"{median}, and the 90th percentile of the error was {most}" in said.section("methods")
     # The distances are the L1 distances of the embedding on the curve that is stored.
     embedding = said.samples.obsm["X_heatmover"].astype(np.float64)
     linear = np.abs(embedding[:, None] - embedding[None]).sum(axis=2)

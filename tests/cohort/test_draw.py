@@ -201,7 +201,7 @@ def test_samples_with_too_few_cells_are_named():
     sizes, names = np.array([40, 25, 90]), ["a", "b", "c"]
     assert [equal_count(value, sizes, names) for value in (False, True, 20, 25)] == [0, 25, 20, 25]
     with pytest.raises(
-        InvalidInputError, match=r"found fewer in 1 of 3 \('b'\); .* with min_cells=30, or draw at most"
+        InvalidInputError, match=r"found fewer in 1 of 3 samples \('b'\); .* with min_cells=30, or draw at most"
     ):
         equal_count(30, sizes, names)
     with pytest.raises(InvalidInputError, match=r"at least 2 cells .* \('b'\); leave smaller samples out\.$"):

@@ -148,7 +148,7 @@ def test_a_point_among_decimal_commas_is_placed(tmp_path):
 def test_commas_that_may_stand_between_thousands_are_refused(tmp_path):
     rows = [["sample", "x"], ["a", "1,234"], ["a", "12,345"], ["b", "7"], ["b", "123,456"]]
     with pytest.raises(
-        InvalidInputError, match=r"'1,234' in .*, where the comma may mean either; write the table with decimal"
+        InvalidInputError, match=r"'1,234' in .*, where the comma may mark decimals or thousands; write the"
     ):
         read(tmp_path, rows, ";")
 

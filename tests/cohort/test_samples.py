@@ -19,7 +19,7 @@ def test_every_format_gives_the_annotation_of_the_table(written, frame):
     path, arguments = written
     cohort = read_cohort(path, **arguments)
     if "sample_sheet" in arguments:
-        with pytest.raises(InvalidInputError, match=r"'cluster' and a folder of FCS files, which has no such columns"):
+        with pytest.raises(InvalidInputError, match=r"for cells='cluster', found a folder of FCS files, which has"):
             cohort.annotation("cluster")
         return
     codes, names = cohort.annotation("cluster")

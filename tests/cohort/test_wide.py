@@ -139,7 +139,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_place(text, before, ending,
     path.write_bytes(gzip.compress(content.encode()) if ending == "tsv.gz" else content.encode())
     message = refused(path, None)
     assert f"fields have at most 131,072 characters, found line {before + 4} of" in message
-    assert "close its quotation marks" in message
+    assert "close the open quotation mark" in message
 
 
 def test_the_memory_allowed_changes_no_bit(wide):

@@ -193,7 +193,7 @@ def test_a_fitted_model_can_be_stored(cloud, rows):
 
 @pytest.mark.parametrize("bad", [0, 0.0, 1, 1.0, -0.1, 1.5, True, np.True_, np.nan, np.inf, "x", "0.1", [0.1], {}])
 def test_a_threshold_outside_of_0_to_1_is_refused(cloud, rows, bad):
-    message = r"^Expected compress to be a threshold in \(0, 1\), None or False, found .*; 0\.1 is a good start"
+    message = r"^Expected compress to be a threshold in \(0, 1\), None or False, found .*; use 0\.1 if unsure"
     with pytest.raises(InvalidInputError, match=message):
         hm.DiffusionEMD(cloud, compress=bad).fit(rows)
 

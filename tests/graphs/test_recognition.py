@@ -128,7 +128,7 @@ def test_probable_distances_are_warned_of():
     """In 50 dimensions all neighbors are about as far: any order of the values keeps the triangle inequality."""
     matrix = both_ways(neighbor_distances(points(200, 50), 10))
     assert looks_like_distances(matrix) == "probably"
-    with pytest.warns(GraphWarning, match=r"as distances are; if they are distances, use Graph\.from_distances"):
+    with pytest.warns(GraphWarning, match=r"as distances are; if the values are distances, use Graph\.from_distances"):
         Graph.from_affinity(matrix)
 
 

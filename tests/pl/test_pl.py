@@ -357,7 +357,7 @@ def test_bad_variables_of_smoothness(samples, result):
         pl.smoothness(samples, {}, ax=axes())
     with pytest.raises(hm.InvalidInputError, match="for at least 3 samples, found 1"):
         pl.smoothness(result, {"rare": dict.fromkeys(result.names) | {"case-01": 1.0}}, ax=axes())
-    with pytest.raises(hm.InvalidInputError, match="the same for all samples"):
+    with pytest.raises(hm.InvalidInputError, match="the same value in all samples"):
         pl.smoothness(result, {"constant": [1] * 14}, ax=axes())
 
 
@@ -502,7 +502,7 @@ def test_bad_types(request, kind, given, message):
 
 
 def test_more_colors_than_there_are(cells):
-    with pytest.raises(hm.InvalidInputError, match="most of at most 10"):
+    with pytest.raises(hm.InvalidInputError, match="most to be at most 10"):
         pl.composition(cells, "branch", most=11, ax=axes())
 
 
@@ -552,7 +552,7 @@ def test_number_and_state_of_an_anndata(data):
 
 def test_without_a_contrast_there_is_nothing_to_draw(result):
     without = hm.study_comparison(result, n_permutations=9)
-    for bad, found in ((without, "a study without it"), (result, "Comparison"), (3, "int")):
+    for bad, found in ((without, "a study without such a contrast"), (result, "Comparison"), (3, "int")):
         with pytest.raises(hm.InvalidInputError, match=f"a contrast of cell types.*found {found}"):
             pl.abundance_state(bad, ax=axes())
 

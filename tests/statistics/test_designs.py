@@ -381,7 +381,7 @@ A, B = list("aaabbb"), [1.0, 2.0, 3.0, 5.0, 8.0, 13.0]
         ({"a": A, "b": [np.nan, np.nan, *B[2:]]}, "'b' for every sample, found 2 of 6 missing"),
         ({"a": A, "b": [np.inf, *B[1:]]}, "'b': a number for every sample, found 1 NaN or infinite"),
         ({"a": A, "b": list("uvvvvv")}, "every group of 'b' in a design, found only one sample of 'u'; join"),
-        ({"a": A, "b": list("uvwxyz")}, "only one sample of 'u', 'v', 'w', 'x', 'y' and 1 more; leave the variable"),
+        ({"a": A, "b": list("uvwxyz")}, "groups of one sample: 'u', 'v', 'w', 'x', 'y' and 1 more; leave the variable"),
         ({"a": A, "b": [3] * 6}, "'b' to differ between samples, found the same value in all"),
         ({"a": A, "b": ["u"] * 6}, "'b' to differ between samples"),
         ({"a": A, "b": B[:4]}, "6 values of .b., as in the other columns, found 4"),
@@ -412,7 +412,7 @@ def test_nested_terms_can_be_tested_in_turn_but_not_beside_each_other():
 def test_too_many_covariates_are_refused():
     rng = np.random.default_rng(14)
     adjust = {f"x{k}": rng.normal(size=6) for k in range(4)}
-    with pytest.raises(InvalidInputError, match="fewer columns of covariates, to compare 6 samples, found 4 columns"):
+    with pytest.raises(InvalidInputError, match="at least 1 residual degree of freedom for 6 samples, found 4 columns"):
         permanova(apart(rng.normal(size=6)), A, adjust=adjust)
     with pytest.raises(InvalidInputError, match="fewer columns than the 6 samples, found 6"):
         permanova_design(apart(rng.normal(size=6)), Design.from_columns(adjust | {"a": A}))
@@ -422,7 +422,9 @@ def test_blocks_with_one_group_only_are_counted_and_refused_on_request():
     group, block = np.array([0, 1, 0, 1, 0, 0, 1, 1]), np.repeat(range(4), 2)
     assert blocks_of_one_value(group, restrict(group, block)) == (2, 4)
     assert blocks_of_one_value(group, restrict(group, None)) == (0, 0)
-    with pytest.raises(InvalidInputError, match="'g' in every block, found only one in 2 of 4 blocks; leave the"):
+    with pytest.raises(
+        InvalidInputError, match="'g' in every block, found only one group or value in 2 of 4 blocks; leave out the"
+    ):
         check_mixed("'g'", group, restrict(group, block))
     check_mixed("'g'", group[:4], restrict(group[:4], block[:4]))
 

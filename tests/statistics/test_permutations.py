@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_permutations():
 @pytest.mark.parametrize(
     ("values", "options", "message"),
     [
-        ("aaaa", {}, "same for all samples"),
+        ("aaaa", {}, "same value in all samples"),
         ("aabb", {"within": [1, 1, 2, 2]}, "constant within every block"),
         ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 of 2 blocks that overlap other blocks"),
         ("aabb", {"within": [1, 2, 3]}, r"shape (3,)"),

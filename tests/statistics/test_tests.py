@@ -643,7 +643,7 @@ def test_neighbor_enrichment_refuses_too_many_neighbors(k, units):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ones(9), "same for all samples"),
+        (np.ones(9), "same value in all samples"),
         (list("abcabcabc"), "values of type"),
         (np.ones((9, 1)), "shape (9, 1)"),
         ([1, 2, 3, 4, 5, 6, 7, 8, np.inf], "first: sample 8"),

@@ -65,7 +65,7 @@ def test_anchors_alone_tell_the_shift_of_confounded_batches():
     anchors[0] = anchors[1] = "pool"
     moved[samples == 1] = moved[samples == 0] + [2.0, 0.0, 0.0]  # the same material in both
     batch = condition.astype(str)
-    with pytest.raises(InvalidInputError, match=r"batches that can be separated from 'condition'.*alignment requires"):
+    with pytest.raises(InvalidInputError, match=r"batches that can be separated from 'condition'.*alignment needs"):
         align_batches(moved, samples, batch, keep={"condition": batch})
     _, found = align_batches(moved, samples, batch, anchors=anchors)
     np.testing.assert_allclose(found.shifts[1] - found.shifts[0], [2.0, 0.0, 0.0], atol=1e-6)

@@ -191,10 +191,10 @@ def test_no_map_without_groups_of_two(adata):
 
 def test_an_unknown_map_is_told_before_the_work(adata):
     cohort = read_cohort(adata, sample_key="sample")
-    with pytest.raises(InvalidInputError, match=r"embedding of the file, .* found 'X_tsne', and only 'X_umap'"):
+    with pytest.raises(InvalidInputError, match=r"embedding of the file, .*'X_tsne'; the file has only 'X_umap'"):
         study_cohort(cohort, cell_map="X_tsne")
     table = adata.copy()
     table.obsm["X_pca"] = table.X
     del table.obsm["X_umap"]
-    with pytest.raises(InvalidInputError, match=r"and no embedding with two columns"):
+    with pytest.raises(InvalidInputError, match=r"the file has no embedding with two columns"):
         study_cohort(read_cohort(table, sample_key="sample"), cell_map="X_pca")

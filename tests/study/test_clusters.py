@@ -101,7 +101,7 @@ def test_a_study_of_fcs_files_tells_which_cells(comparer, stained):
     case = np.array([name in ("f0", "f2", "f4", "f6", "f8", "f10") for name in cohort.labels()])
     assert b.in_group == pytest.approx(np.mean(kinds[case] == 2), abs=0.02)
     assert b.in_reference == pytest.approx(np.mean(kinds[~case] == 2), abs=0.02)
-    assert any("k-means assigned them to 3 clusters" in note for note in study.notes)
+    assert any("k-means assigned the cells to 3 clusters" in note for note in study.notes)
     assert study.record.parameters["clusters"] == 3
 
 
@@ -130,9 +130,9 @@ def test_components_give_no_names(tmp_path):
     [
         ({"clusters": 1}, "clusters to be a whole number of at least 2, found 1"),
         ({"clusters": "many"}, "clusters to be a whole number of at least 2, found 'many'"),
-        ({"clusters": 3, "cells": "type"}, "Expected cells or clusters, found both, 'type' and 3"),
+        ({"clusters": 3, "cells": "type"}, "Expected either cells or clusters, found cells='type' and clusters=3"),
         ({"clusters": 5000}, "clusters of at most 720, the number of different cells, found 5000"),
-        ({"cells": "type"}, "'type' and a folder of FCS files, which has no such columns; cells='auto' clusters"),
+        ({"cells": "type"}, "found a folder of FCS files, which has no such columns; cells='auto' clusters"),
     ],
 )
 def test_clusters_that_cannot_be(changes, sentence, stained):

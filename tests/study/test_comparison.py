@@ -286,7 +286,8 @@ def test_bad_groups_are_refused(result, groups, message):
 
 
 @pytest.mark.parametrize(
-    ("between", "words"), [(1.5, "50% further apart than"), (0.5, "50% nearer than"), (1.001, "as far apart as")]
+    ("between", "words"),
+    [(1.5, "50% further apart than"), (0.5, "50% closer together than"), (1.001, "as far apart as")],
 )
 def test_separation_in_words(between, words):
     text = Separation(within=1.0, between=between, agreement=0.75, chance=0.5, n_samples=10).describe("site")

@@ -138,7 +138,7 @@ def test_sentences():
         "'condition' and 'batch' are associated (Cramér's V 0.65): 10 of 12 samples of 'x' and 2 of 12 samples "
         "of 'y' are in '1'. adjust=['batch'] adjusts the test of 'condition' for 'batch'."
     ]
-    assert "(mean 65 in 'x', 45 in 'y')" in said["age differs"][0]
+    assert "(mean 65 in 'x' and 45 in 'y')" in said["age differs"][0]
     assert "numeric=['stage']" in said["few numbers"][0]
     assert "categorical=['dose']" in said["six numbers"][0]
 
@@ -197,14 +197,14 @@ def test_text_is_read_as_numbers_if_that_is_said():
     table = {"dose": [str(i) for i in range(12)], "level": [2.5 * i + i % 2 for i in range(12)]}
     assert [remark.kind for remark in check_design(table)] == ["reading"]
     assert [remark.kind for remark in check_design(table, numeric=["dose"])] == ["partly confounded"]
-    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', a column of numeric, found 'x'"):
+    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', a column in numeric, found 'x'"):
         check_design({"dose": ["1", "x"]}, numeric=["dose"])
 
 
 def test_bad_input():
-    with pytest.raises(InvalidInputError, match="variables of equally many samples, found different numbers"):
+    with pytest.raises(InvalidInputError, match="variables with one value per sample, found different numbers"):
         check_design({"a": [1, 2], "b": [1]})
-    with pytest.raises(InvalidInputError, match="in numeric or in categorical, found 'a' in both"):
+    with pytest.raises(InvalidInputError, match="in only one of numeric and categorical, found 'a' in both"):
         check_design({"a": [1, 2]}, numeric=["a"], categorical=["a"])
     assert check_design({}) == ()
 

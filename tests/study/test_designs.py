@@ -150,7 +150,7 @@ def test_which_blocks_are_pairs(values, blocks, expected):
 def test_blocks_of_one_group_are_told():
     distances = apart(np.random.default_rng(3).normal(size=8))
     (found,) = examine(distances, {"it": list("ababaabb")}, blocks=list("11223344"), **SETTINGS)
-    assert "2 of 4 blocks have only one group and do not contribute." in found.note
+    assert "2 of 4 blocks have only one group and do not contribute to the test." in found.note
 
 
 def test_so_few_cannot_decide():
@@ -279,7 +279,7 @@ def test_a_variable_with_gaps_and_covariates(cohort):
          r"a value of 'site' for every sample, to hold it fixed, found none for 1 of 16 samples \('s00'\)"),
         ({"variables": ["visit"], "adjust": ["plate"]}, "every group of 'plate' in a design, found only one sample"),
         ({"variables": ["batch"], "adjust": ["visit"], "block": "patient"},
-         "two groups, or values, of 'batch' in every block, found only one in 2 of 8 blocks"),
+         "two groups or values of 'batch' in every block, found only one group or value in 2 of 8 blocks"),
         ({"variables": ["visit"], "adjust": ["btach"]}, r"found 'btach' \(did you mean 'batch'\?\)"),
         ({"formula": "visit + btach"}, r"found 'btach' \(did you mean 'batch'\?\)"),
         ({"formula": "visit + exit()"}, r"a formula of variable names .* found '\(\)' in 'visit \+ exit\(\)'"),

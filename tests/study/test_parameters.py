@@ -26,13 +26,13 @@ BAD = {
     "numeric as text": ({"numeric": "age"}, r"numeric to be a list of names, found 'age'"),
     "both readings": (
         {"numeric": ["a"], "categorical": ["b", "a"]},
-        "a variable in numeric or in categorical, found 'a' in both",
+        "every variable in only one of numeric and categorical, found 'a' in both",
     ),
     "unknown variable": (
         {"numeric": ["grup"]},
         r"the name of a column of sample metadata, found 'grup' \(did you mean 'group'\?\)",
     ),
-    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', a column of numeric, found 'a'"),
+    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', a column in numeric, found 'a'"),
     "min_cells": ({"min_cells": 0}, "min_cells to be a whole number of at least 1, found 0"),
     "fraction": ({"min_cells": 1.5}, "min_cells to be a whole number of at least 1, found 1.5"),
     "truth": ({"allow_components": "yes"}, "allow_components to be True or False, found 'yes'"),
@@ -111,7 +111,7 @@ def test_the_record_is_every_parameter_as_plain_values():
 
 
 def test_threads_are_given_once(cohort):
-    with pytest.raises(InvalidInputError, match="n_jobs in the comparer, found n_jobs=2 as well"):
+    with pytest.raises(InvalidInputError, match="n_jobs only in the comparer, found n_jobs=2 as an argument"):
         hm.study_cohort(cohort, comparer=InMemory(1), n_jobs=2)
 
 

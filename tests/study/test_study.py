@@ -109,7 +109,7 @@ def test_samples_left_out_are_as_if_never_there(read):
 def test_single_cells_are_refused_by_default(read):
     frame = make_frame()
     frame = frame[(frame["sample"] != "s4") | ~frame.duplicated("sample")]
-    with pytest.raises(InvalidInputError, match=r"at least two cells in every sample, found one in 1 of 10 .*'s4'"):
+    with pytest.raises(InvalidInputError, match=r"two cells in every sample, found one cell in 1 of 10 .*'s4'"):
         study_cohort(read(frame), **QUICK)
 
 

@@ -63,7 +63,7 @@ def test_distances_are_those_of_a_calibration(points, labels, units):
     np.testing.assert_allclose(hm.pairwise_distances(result.embedding), linear, rtol=1e-5)
     assert result.model.weights == expected.model.weights
     assert result.calibration.plain() == expected.plain()
-    assert result.max_scale_reason == "this value fits the 64 exact pairs best"
+    assert result.max_scale_reason == "this value fits the exact distances of 64 pairs best"
 
 
 def test_they_are_near_the_exact_ones(points, labels):
@@ -115,8 +115,9 @@ def test_report_and_record_say_it(study):
     assert record["parameters"]["units"] == "euclidean"
     assert record["units"]["n_pairs"] == 64
     sentence = (
-        f"64 pairs of samples were solved exactly. Cross-validated predictions differ from the exact distances by "
-        f"{100 * found.median_error:.1f}% (median), 90% of them by at most {100 * found.error_90:.1f}%."
+        f"The exact distances of 64 pairs of samples were computed. Cross-validated predictions differ from the exact "
+        f"distances by a median of {100 * found.median_error:.1f}%, and for 90% of the pairs by at most "
+        f"{100 * found.error_90:.1f}%."
     )
     assert any(sentence in note for note in study.notes)
     assert sentence in page

@@ -175,14 +175,14 @@ BAD = {
     ),
     "reference": ({"groupby": "condition", "reference": "healthy"}, "reference to be one of the groups in 'condition'"),
     "both": ({"groupby": "condition", "group": "case", "reference": "case"}, "a reference other than the group"),
-    "which": ({"groupby": "stage"}, "group= to name the group to explain, found 3 in 'stage'"),
+    "which": ({"groupby": "stage"}, "the argument group, which names the group to explain, found 3 groups in 'stage'"),
     "annotation": ({"groupby": "condition", "annotation": "branches"}, r"annotation to be .*did you mean 'branch'"),
     "one kind": ({"groupby": "condition", "annotation": "alone"}, "2 to 1,000 cell types, found 1 in 'alone'"),
     "blocks": ({"groupby": "condition", "blocks": "branch"}, "blocks='branch' to be the same in all cells"),
     "gaps": ({"groupby": "condition", "blocks": "partly"}, "a block in 'partly' for every sample, found none for 1"),
     "sample": ({"groupby": "condition", "sample_key": "batch"}, "sample_key='sample', as in hm.tl.sample_distances"),
-    "key": ({"groupby": "condition", "key": "heatmovr"}, "key to be where hm.tl.sample_distances wrote"),
-    "taken": ({"groupby": "condition", "key_added": "distances"}, "key_added to be a name of its own"),
+    "key": ({"groupby": "condition", "key": "heatmovr"}, "key to name results of hm.tl.sample_distances"),
+    "taken": ({"groupby": "condition", "key_added": "distances"}, "key_added to be a new name"),
     "permutations": ({"groupby": "condition", "n_permutations": 0}, "n_permutations"),
 }
 
@@ -287,8 +287,8 @@ def test_features_are_compared_within_types(adata):
     ("settings", "sentence"),
     [
         ({"features": ["gene 1"]}, "Expected annotation= with features="),
-        ({"features": "gene 1", "annotation": "branch"}, "features to be a list of names of var"),
-        ({"features": ["gene x"], "annotation": "branch"}, "features to be names of var, found 'gene x'"),
+        ({"features": "gene 1", "annotation": "branch"}, "features to be a list of variable names"),
+        ({"features": ["gene x"], "annotation": "branch"}, "features to be variable names, found 'gene x'"),
     ],
 )
 def test_bad_features_are_one_sentence(adata, settings, sentence):

@@ -147,7 +147,7 @@ BAD = {
     "no neighbors": ({"neighbors_key": "other"}, "found 'other'; there are 'connectivities', 'neighbors'"),
     "two spaces": ({"use_rep": "X_pca", "neighbors_key": "neighbors"}, "use_rep and neighbors_key"),
     "two steps": ({"standardize": True, "neighbors_key": "neighbors"}, "standardize and neighbors_key"),
-    "landmarks of a graph": ({"landmarks": 50, "neighbors_key": "neighbors"}, "landmarks are found among"),
+    "landmarks of a graph": ({"landmarks": 50, "neighbors_key": "neighbors"}, "from which landmarks are computed"),
     "place": ({"key_added": "a/b"}, "key_added to be a name"),
     "no place": ({"key_added": ""}, "key_added to be a name"),
     "model": ({"model": "best"}, "model to be a DiffusionEMD"),

@@ -62,7 +62,7 @@ def test_what_it_says_follows_from_what_it_predicts(euclidean):
     before = hm.pairwise_distances(MODEL.transform(MEASURES))[tuple(euclidean.pairs.T)]
     assert euclidean.spearman == pytest.approx(spearmanr(euclidean.predicted, euclidean.exact)[0])
     assert euclidean.spearman_uncalibrated == pytest.approx(spearmanr(before, euclidean.exact)[0], abs=0.01)
-    assert "30 exact pairs, euclidean: median error" in repr(euclidean)
+    assert "30 pairs with exact distances, euclidean: median error" in repr(euclidean)
     assert (euclidean.n_drawn, euclidean.drawing_bias) == (0, 0)
     assert not euclidean.exact.flags.writeable
     assert isinstance(euclidean, Calibration)
@@ -274,9 +274,9 @@ WITH_NAN[0, 1] = WITH_NAN[1, 0] = np.nan
         ({"ground": DIAGONAL}, "costs with a zero diagonal, found up to 1"),
         ({"ground": WITH_NAN}, "ground without NaN"),
         ({"ground": np.zeros_like(COSTS)}, "16 pairs of measures with a positive exact distance, found 0 of 30"),
-        ({"n_pairs": 10}, "n_pairs of at least 1., two for each of the .* scales, found 10"),
+        ({"n_pairs": 10}, r"n_pairs of at least 1. \(the larger of 16 and two per scale\), found 10"),
         ({"n_pairs": "many"}, "n_pairs to be a whole number"),
-        ({"n_pairs": 100}, "at least 15 measures, for n_pairs=100 different pairs, found 14"),
+        ({"n_pairs": 100}, "at least 15 measures, because n_pairs=100 needs 100 different pairs, found 14"),
         ({"mu": np.tile(MEASURES.toarray()[:1], (12, 1))}, "different measures, found identical measures"),
         (
             {"mu": np.tile(MEASURES.toarray()[:2], (5, 1))},

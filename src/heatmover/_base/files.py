@@ -28,7 +28,7 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
-    """Yield a temporary file that replaces the target once complete and synced; an error removes the temporary file.
+    """Yield a temporary file that replaces the target at the end of the block; an error removes the temporary file.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def lock_file(path: Path) -> int:
 
 
 def check_place(path: str | os.PathLike[str], what: str) -> Path:
-    """Return a path, or raise an error if it is empty, which would mean the current folder, or cannot be encoded."""
+    """Return a path; raise an error for invalid characters or an empty path, which would mean the current folder."""
     text = os.fspath(path)
     try:
         unusable = not str(text) or "\0" in str(text) or not os.fsencode(text)

@@ -9,7 +9,7 @@ class Progress(Protocol):
     """Receiver of the stages of a computation, which a front end displays."""
 
     def stage(self, name: str, total: int) -> None:
-        """Begin a stage of ``total`` steps, which ends the previous stage."""
+        """End the previous stage and begin a stage of ``total`` steps."""
 
     def advance(self, steps: int = 1) -> None:
         """Report finished steps of the current stage; several threads may call this at once."""

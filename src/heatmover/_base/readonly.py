@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 def frozen_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only view of an array, so that numba does not compile a kernel for writable arrays as well.
+    """Return a read-only view of an array, so that numba does not compile a kernel again for writable arrays.
 
     Examples
     --------

@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> list[Result]:
     """Run every task, in threads, and return the results in the order of the tasks.
 
-    A single task, or a single thread, runs without a pool. Starting a pool takes 0.2 ms, longer than the diffusion of
-    a few measures on a small graph, and a barycenter needs thousands of diffusions. Memory that a thread of a pool
-    frees is also not returned to the system.
+    A single task, or a single thread, runs without a pool. Starting a pool takes 0.2 ms, which is longer than the
+    diffusion of a few measures on a small graph. A barycenter needs thousands of such diffusions. Also, memory that a
+    thread of a pool frees is not returned to the system.
 
     Examples
     --------
@@ -61,10 +61,10 @@ def one_blas_thread() -> Iterator[None]:
 
     BLAS threads synchronize after every step and spin while they wait. On a busy machine, the eigenvectors of 300
     samples took 0.46 s of CPU time with two threads and 0.01 s with one. For 1,000 samples, two threads took 2.2 s and
-    one took 0.2 s.
+    one thread took 0.2 s.
 
-    `threadpoolctl.threadpool_limits` scans all libraries of the process at every use. This takes 8 ms if PyTorch and
-    pandas are loaded, longer than building a small graph. So this module searches for the libraries only once.
+    `threadpoolctl.threadpool_limits` scans all libraries of the process at every use. A scan takes 8 ms if PyTorch and
+    pandas are loaded, which is longer than building a small graph. So this module scans only once.
 
     Examples
     --------

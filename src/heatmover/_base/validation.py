@@ -24,7 +24,7 @@ from heatmover._base.words import counted, listed
 from heatmover.errors import InvalidInputError, MissingExtraError, argument
 
 RandomState = int | np.random.Generator | None
-# Advice to users who pass sparse distances, because distances that are not stored would become zero.
+# Advice to users who pass sparse distances: distances that are not stored would become zero.
 ALL_DISTANCES = "give the distances between all pairs: pairwise_distances(DiffusionEMD(graph).fit_transform(measures))"
 
 
@@ -36,7 +36,7 @@ def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
 
 
 def check_integer(name: str, value: object, *, minimum: int, maximum: int = 2**63 - 1) -> int:
-    """Return ``value`` as an int, or raise an error unless it is a whole number from ``minimum`` to ``maximum``."""
+    """Return ``value`` as an int; raise an error if it is not a whole number from ``minimum`` to ``maximum``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < minimum:  # type: ignore[operator]
         raise InvalidInputError(f"{argument(name)} to be a whole number of at least {minimum}", repr(value))
@@ -59,21 +59,21 @@ def check_seed(value: object) -> int:
 
 
 def check_truth(name: str, value: object) -> bool:
-    """Return ``value`` as a bool, or raise an error unless it is True or False."""
+    """Return ``value`` as a bool; raise an error if it is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidInputError(f"{argument(name)} to be True or False", repr(value))
     return bool(value)
 
 
 def check_word(name: str, value: object) -> str:
-    """Return ``value``, or raise an error unless it is text."""
+    """Return ``value``; raise an error if it is not text."""
     if not isinstance(value, str):
         raise InvalidInputError(f"{argument(name)} to be a name", repr(value))
     return value
 
 
 def check_number(name: str, value: object, *, above: float, at_most: float = math.inf) -> float:
-    """Return ``value`` as a float, or raise an error unless it lies in ``(above, at_most]``."""
+    """Return ``value`` as a float; raise an error if it is not in ``(above, at_most]``."""
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not above < float(value) <= at_most:  # type: ignore[arg-type]
         upper = f"{at_most:g}]" if math.isfinite(at_most) else "infinity)"
@@ -95,7 +95,7 @@ def check_matrix(
     """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise an error.
 
     Single and double precision are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False``
-    allows NaN and infinity. It is for callers that detect these values in their result, because a check would take as
+    allows NaN and infinity. Callers use it if they detect these values in their result, because a check would take as
     long as the computation. ``sparse`` is the advice in the error for a sparse matrix.
     """
     if hasattr(values, "toarray"):
@@ -148,7 +148,7 @@ def as_array(name: str, values: Any, *, dtype: npt.DTypeLike | None = None) -> n
 
 
 def is_missing(label: object) -> bool:
-    """Return whether a label is missing: None, masked, NaN of any float type, or NA or NaT of pandas."""
+    """Return whether a label is missing: None, a masked value, NaN of any float type, or NA or NaT of pandas."""
     return (
         label is None
         or type(label).__name__ in ("NAType", "NaTType", "MaskedConstant")
@@ -181,7 +181,7 @@ class LabelNames:
         self._name_of: dict[Any, str] = {}
 
     def add(self, label: Any) -> str:
-        """Return the name of a label, and remember it."""
+        """Store a label with its name, and return the name."""
         if isinstance(label, bytes):  # str would include the prefix b and quotes
             raise InvalidInputError(f"{self.what}: words or numbers", f"bytes, {label!r}", "decode them: astype(str)")
         name = str(label)
@@ -384,7 +384,7 @@ def import_extra(module: str, *, package: str, extra: str) -> ModuleType:
 
 
 def check_extra(module: str, *, package: str, extra: str) -> None:
-    """Raise an error that names the extra to install if an optional module is missing, without importing it."""
+    """Raise an error that names the extra to install if an optional module is missing; do not import the module."""
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # the parent package is missing too

@@ -17,8 +17,8 @@ LONGEST_NAME = 60
 # Smaller percentages are written as "less than 0.01%", because the digits of a negligible share would look like a
 # result.
 LEAST_PERCENT = 0.01
-# Similarity above which a name counts as a typo of another name. The similarity of "output" and "out" is 0.67, and of
-# "verbose" and "neighbors" 0.5.
+# Similarity above which a name counts as a typo of another name. The similarity is 0.67 for "output" and "out", and 0.5
+# for "verbose" and "neighbors".
 CLOSE = 0.65
 DIGITS = re.compile(r"([0-9]+)")
 NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
@@ -67,7 +67,7 @@ def naturally(names: Iterable[str]) -> list[str]:
 def _pieces(name: str) -> tuple[list[tuple[str, int, str]], str]:
     """Return the sort key of a name: its texts and numbers in turn, and then the name itself to break ties."""
     parts = [*DIGITS.split(name), ""]
-    # A number is represented by its number of digits and its digits, because it may be too long for Python to convert.
+    # Represent a number by the count of its digits and the digits, because Python cannot convert very long numbers.
     numbers = [digits.lstrip("0") for digits in parts[1::2]]
     return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)], name
 

@@ -51,7 +51,7 @@ SearchMethod = Literal["auto", "exact", "approximate"]
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Atlas(ReadOnlyArrays):
-    """Reference samples with a fitted model; `build_atlas` makes an atlas, `heatmover.load` reads a saved atlas.
+    """Reference samples with a fitted model; `build_atlas` makes an atlas, and `heatmover.load` reads a saved atlas.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Atlas(ReadOnlyArrays):
 
     @cached_property
     def _search(self) -> MeasureIndex:
-        # This internal index has no names and variables, because searches need only row numbers. Users call `index`.
+        # This internal index has no names and no variables, because its searches need only row numbers.
         return MeasureIndex.from_embedding(self.embedding)
 
     def nearest(self, rows: FloatArray, k: int, method: SearchMethod) -> tuple[Float64, Int64]:
@@ -140,12 +140,12 @@ class Atlas(ReadOnlyArrays):
         return tuple(f"component {number}" for number in range(1, self.nodes.centers.shape[1] + 1))
 
     def variable(self, name: str) -> tuple[Any, ...]:
-        """Return the values of a variable; the error for an unknown name suggests the most similar name."""
+        """Return the values of a variable; for an unknown name, the error suggests the most similar name."""
         return self.variables[find(name, self.variables, "a variable of the atlas")]
 
     @cached_property
     def index(self) -> MeasureIndex:
-        """Search index of the reference samples; queries are samples, measures on the nodes or embedding rows.
+        """Search index of the reference samples; queries are sample names, measures on the nodes, or embedding rows.
 
         The index is a copy in memory, so adding samples to the index does not change the atlas. `MeasureIndex.open`
         instead opens the folder of a saved atlas, and stores the graph for approximate search in this folder.
@@ -173,15 +173,15 @@ class Atlas(ReadOnlyArrays):
     ) -> Mapped:
         """Map new samples onto the atlas, without changing the atlas.
 
-        Cells are scaled and projected as in the reference, assigned to the nodes, and embedded by the fitted model. If
-        a reference sample is mapped, its embedding is bit-identical to the stored embedding.
+        Cells are scaled and projected as in the reference, and assigned to the nodes. The fitted model then embeds the
+        samples. If a reference sample is mapped, its embedding is bit-identical to the stored embedding.
 
         Parameters
         ----------
         source
             A file or folder as in `heatmover.read_cohort`, an AnnData, or points ``(n_cells, n_features)``. Features
-            are matched by name, in any order: columns of a table, ``var_names``, channels, columns of a DataFrame. A
-            missing feature raises an error; additional features are ignored.
+            are matched by name, in any order: by columns of a table or DataFrame, ``var_names``, or channels. If a
+            feature is missing, an error is raised. Additional features are ignored.
         labels
             ``(n_cells,)``: sample of each cell, required for points; or one name if all points belong to one sample.
         sample_key
@@ -191,7 +191,7 @@ class Atlas(ReadOnlyArrays):
         on_missing, skip_unlisted
             As in `heatmover.read_cohort`, for files and AnnData.
         n_jobs
-            Number of threads; None for all cores. Results do not depend on it.
+            Number of threads; None for all cores. Results do not depend on this number.
 
         Returns
         -------
@@ -248,9 +248,9 @@ class Atlas(ReadOnlyArrays):
         variables
             Metadata of the new samples by name. Variables that are not given are missing for these samples.
         path
-            Folder of the saved atlas, to which the samples are also appended. All samples are appended or none, and
-            they are on disk when this method returns. One process can write at a time; readers do not wait. None: add
-            in memory only.
+            Folder of the saved atlas, to which the samples are also appended. If an error occurs, no sample is
+            appended. The samples are on disk when this method returns. Only one process can write at a time; readers
+            do not wait. None: add in memory only.
 
         Returns
         -------
@@ -269,7 +269,9 @@ class Atlas(ReadOnlyArrays):
         (7, 'new')
         """
         if mapped.reference is not self:
-            raise InvalidInputError("samples mapped onto this atlas", "samples of another atlas", "map them again")
+            raise InvalidInputError(
+                "samples mapped onto this atlas", "samples mapped onto another atlas", "map the samples onto this atlas"
+            )
         twice = sorted(set(self.names) & set(mapped.names))
         if twice:
             raise InvalidInputError(
@@ -288,7 +290,7 @@ class Atlas(ReadOnlyArrays):
         samples = Samples(Store.open(path, {ATLAS_SCHEMA: ATLAS_VERSION}))
         if samples.schema.model != fingerprint(self.model):
             raise InvalidInputError(
-                f"the file of this atlas at {quoted_path(str(path))}",
+                f"this atlas at {quoted_path(str(path))}",
                 "another atlas",
                 "load the atlas from this path, and map the samples onto it",
             )
@@ -334,7 +336,7 @@ class Atlas(ReadOnlyArrays):
 
     @classmethod
     def from_record(cls, record: Record, samples: Samples) -> Atlas:
-        """Return the atlas of a record and reference samples, or raise if the two do not belong together."""
+        """Return an atlas from a record and reference samples; raise an error if they belong to different atlases."""
         model = DiffusionEMD.from_record(record.part("model"))
         nodes, features = Landmarks.from_record(record.part("nodes")), Features.from_record(record.part("features"))
         if nodes.n_landmarks != model.n_features_in_:
@@ -432,7 +434,7 @@ class Mapped(ReadOnlyArrays):
         k
             Number of neighbors, at most the number of reference samples.
         method
-            As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact below 10,000 reference samples.
+            As in `heatmover.MeasureIndex.nearest`: ``"auto"`` is exact for fewer than 10,000 reference samples.
 
         Returns
         -------
@@ -449,16 +451,16 @@ class Mapped(ReadOnlyArrays):
 
         Each of the k nearest samples with a value has one vote; if labels have equally many votes, the label of the
         nearer samples wins. To estimate reliability, each reference sample is predicted from all other reference
-        samples. The reliability of a vote is the share of these predictions that are correct, among votes with a
-        similar majority.
+        samples. The reliability of a prediction is the share of correct predictions among the reference samples with a
+        similar share of votes.
 
         Parameters
         ----------
         variable
             Name of a variable of the reference samples.
         k
-            Number of neighbors that vote. None: 10, or one less than the number of reference samples with a value, if
-            that is smaller.
+            Number of neighbors that vote. None: 10, but at most one less than the number of reference samples with a
+            value.
         blocks
             Name of a variable that marks dependent reference samples, such as the patient. To estimate reliability,
             each sample is left out together with its whole block, because neighbors in its own block would make
@@ -485,7 +487,8 @@ class Mapped(ReadOnlyArrays):
         (Gower 1968). A reference sample would be placed at its own coordinates.
         """
         places, reference = self.reference.coordinates, self.reference.distances
-        # Gower's formula, -1/2 X+ (d^2 - mean d^2 of the reference); the axes of the map are orthogonal.
+        # Gower's formula: -1/2 X+ (d^2 - mean d^2 of the reference). The pseudoinverse X+ of the coordinates is simple,
+        # because the axes of the map are orthogonal.
         sums = (places**2).sum(axis=0)
         shifted = self.distances**2 - (reference**2).mean(axis=1)
         return np.asarray(-0.5 * shifted @ (places / np.where(sums > 0, sums, 1.0)))
@@ -549,7 +552,7 @@ class Mapped(ReadOnlyArrays):
         return explain(reference.model, self.measures.toarray()[row], other)
 
     def lines(self, k: int = 3) -> Iterator[str]:
-        """Yield the results, one line for each sample, then the warnings."""
+        """Yield one line of results for each sample, and then the warnings."""
         distances, indices = self.nearest(min(k, len(self.reference.names)))
         for row, name in enumerate(self.names):
             near = ", ".join(
@@ -568,9 +571,9 @@ class Mapped(ReadOnlyArrays):
     def to_csv(self, path: str | os.PathLike[str], k: int | None = None, predict: Sequence[str] = ()) -> None:
         """Write the results as CSV, one row for each sample; the file is written atomically.
 
-        The first columns are sample, cells, covered (true, false, unknown), far (proportion of cells) and p. Then
-        follow the predicted value, the vote and the reliability of each variable in ``predict``, and the names and
-        distances of the nearest reference samples.
+        The first columns are sample, cells, covered (true, false or unknown), far (share of far cells) and p. The next
+        columns are the predicted value, the vote and the reliability for each variable in ``predict``. The last columns
+        are the names and distances of the nearest reference samples.
 
         Parameters
         ----------
@@ -611,8 +614,8 @@ class Mapped(ReadOnlyArrays):
         path
             Path of the page; an existing file is replaced atomically.
         predict
-            Names of the variables to predict; the first one colors the map. None: all variables with groups of several
-            samples.
+            Names of the variables to predict; the first variable colors the map. None: all numeric variables, and all
+            variables with groups of several samples.
         k
             Number of nearest reference samples to show and to predict from.
         title
@@ -647,7 +650,7 @@ class Mapped(ReadOnlyArrays):
             return f"coverage unknown: {far}, {usual}; there are too few reference samples for a test"
         if coverage.covered[row]:
             return f"covered: {far}, {usual}"
-        # With few reference samples the false-positive rate cannot be as low as 5%.
+        # With fewer than 19 reference samples, the false-positive rate cannot be as low as 5%.
         often = f"; false-positive rate up to {percent(coverage.level)}" if coverage.level > RANKED else ""
         return f"NOT COVERED: {far}, {usual} (p = {coverage.p_values[row]:.1g}{often})"
 
@@ -675,8 +678,8 @@ def build_atlas(
     Parameters
     ----------
     source
-        A `Cohort` from `heatmover.read_cohort`, for cells in files or AnnData and for scaled or projected features. Or
-        points ``(n_cells, n_features)``: an array, or a DataFrame whose columns name the features.
+        A `Cohort` from `heatmover.read_cohort` (for cells in files or AnnData, and for scaled or projected features),
+        or points ``(n_cells, n_features)`` (an array, or a DataFrame whose columns name the features).
     labels
         ``(n_cells,)``: sample of each cell, required for points.
     features
@@ -715,7 +718,7 @@ def build_atlas(
     names, codes = given.names, given.codes
     if len(names) < 2:
         raise InvalidInputError("at least two reference samples", f"one, {names[0]!r}")
-    # Before any computation, reject metadata that cannot be saved.
+    # If the metadata cannot be saved, raise an error before any computation.
     table = Table.checked(np.empty((len(names), 0)), names, given.table if variables is None else variables)
     rng = check_random_state(random_state)
     draw = CellDraw.for_support(np.bincount(codes, minlength=len(names)), int(rng.integers(2**62)))
@@ -807,9 +810,9 @@ def _count_in_memory(
 def _count_in_pieces(
     given: _ReferenceCells, landmarks: Any, pieces: InPieces, n_neighbors: int, random_state: int, progress: Progress
 ) -> tuple[Landmarks, sp.csr_array]:
-    """Return the same as `_count_in_memory`, for cells that are read out of core."""
+    """Return the results of `_count_in_memory` for cells that are read out of core."""
     if not isinstance(given.source, Cohort):
-        raise InvalidInputError(f"a Cohort with {argument('pieces')}, which read cells from a file", "points in memory")
+        raise InvalidInputError(f"a Cohort, because {argument('pieces')} reads cells from a file", "points in memory")
     if landmarks is None or isinstance(landmarks, Landmarks):
         raise InvalidInputError(
             f"{argument('landmarks')} to be a number or 'auto' with {argument('pieces')}",

@@ -3,21 +3,22 @@
 Every reference point is compared with the points of all OTHER samples, as if its own sample were new. The rank of a new
 point among the reference points is therefore a conformal p-value, which is valid for any distribution.
 
-The evidence of a sample is the truncated product of its p-values (Zaykin et al. 2002): the mean of log(5% / p) over all
-points of the sample, where points with p above 5% contribute 0. Evidence grows with the number of far points, and more
-for points that are farther away.
+The evidence of a sample is based on the truncated product of its p-values (Zaykin et al. 2002): it is the mean of
+log(5% / p) over all points of the sample, where points with p above 5% contribute 0. The evidence grows with the share
+of far points and with their distance.
 
-Reference samples differ by more than sampling noise. A gamma distribution therefore describes the evidence of samples
-with n points. The mean and the variance between samples are estimated by leaving out each reference sample in turn. The
-variance due to sampling of points decreases with n.
+The evidence of samples with n points is described by a gamma distribution. Reference samples differ by more than
+sampling noise. The variance of the distribution is therefore the sum of the variance between samples and the variance
+due to sampling of points, which decreases with n. The mean and the variance between samples are estimated by leaving
+out each reference sample in turn.
 
 The p-value of a cell compares its distance from the reference with the distances of the reference cells. A cell is far
 if its p-value is at most 1%. The gamma distribution of the reference samples gives a p-value for the evidence of a
-sample's cells. If a sample has enough cells, the evidence of its local means gives a second p-value, because averaging
-reveals a new population that is hidden by noise. The p-value of the sample is twice the smaller p-value (Bonferroni). A
-sample is not covered only if its p-value is also among the lowest 5%, compared with the p-values of the reference
-samples. The false-positive rate is therefore at most 5% for any distribution, or 1 in n + 1 with n < 19 reference
-samples.
+sample's cells. A local mean is the mean of a cell and its nearest cells. If a sample has enough cells, the evidence of
+its local means gives a second p-value, because averaging reveals a new population that is hidden by noise. The p-value
+of the sample is then twice the smaller p-value (Bonferroni). A sample is called not covered if this p-value is at most
+2% and is also among the lowest 5% of the p-values of the reference samples. The false-positive rate is therefore at
+most 5% for any distribution, or 1 in n + 1 with n < 19 reference samples.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ from heatmover.study.comparison import quota
 
 # --- p-values of points ---
 
-# The usual distance around a point is the mean distance from other samples over this number of nearest points.
+# Number of nearest points whose distances from other samples are averaged; the mean is the usual distance around a
+# point.
 AROUND = 30
 # Larger p-values contribute no evidence. If all p-values contributed, small deviations of all cells, as between
-# patients, would mask large deviations in a tenth of the cells. With 10% instead of 5%, the AUROC on melanoma samples
-# is 0.01 lower. If the share of far cells replaces the evidence, the AUROC is 0.02 lower, and 0.01 lower for
-# populations near the reference.
+# patients, would mask large deviations in a tenth of the cells. With a limit of 10% instead of 5%, the AUROC on
+# melanoma samples is 0.01 lower. With the share of far cells instead of the evidence, the AUROC is 0.02 lower on these
+# samples, and 0.01 lower for populations near the reference.
 TRUNCATED = 0.05
 # A point is far if its p-value is at most this value. For simulated populations that are absent from the reference
 # (benchmarks/covered.py), a value of 2% separates samples about equally well. A value of 5% is worse, because more
@@ -77,7 +79,7 @@ def hold_out_points(
     Returns
     -------
     widths : ndarray of shape (n_kept,)
-        Usual distance around each kept point: mean distance of the nearest kept points from other samples.
+        Usual distance around each kept point: mean of the distances of the nearest kept points from other samples.
     scores : ndarray of shape (n_points,)
         Distance of each point from the other samples, divided by the usual distance around the nearest kept point. The
         usual distance is computed without the sample of the point.
@@ -98,9 +100,9 @@ def hold_out_points(
         return np.asarray(around[:, 0] / around[:, 1])
 
     widths = graph.spread(usual(graph.node_affinity, np.ones(len(cells))))
-    # Leave out the sample of each point: a new sample has no cells in the reference that could raise the usual
-    # distance. If usual distances and ranks include the sample of the point, 5.6% of new melanoma samples are called
-    # not covered, compared with 1.7%.
+    # Leave out the sample of each point, because a new sample has no cells in the reference that could raise the usual
+    # distance. If usual distances and ranks included the sample of the point, 5.6% instead of 1.7% of new melanoma
+    # samples would be called not covered.
     without, node = np.empty(len(own)), graph.spread(np.arange(graph.n_nodes))
     for sample, inside in enumerate(members):
         nodes, place = np.unique(node[nearest[inside]], return_inverse=True)
@@ -109,7 +111,7 @@ def hold_out_points(
 
 
 def scores_of(distances: Float64, widths: Float64) -> Float64:
-    """Divide distances by the usual distance; where it is 0, as among copies, positive distances become infinite."""
+    """Divide distances by usual distances; positive distances are infinite where the usual distance is 0 (copies)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(distances > 0, distances / widths, 0.0)
 
@@ -161,15 +163,15 @@ class Law(ReadOnlyArrays):
 
         mean, between = self._moments
         variance = self.spread / np.maximum(counts, 1) + between
-        # The gamma distribution of this mean and variance has shape mean^2 / variance and scale variance / mean.
+        # The gamma distribution with this mean and variance has shape mean^2 / variance and scale variance / mean.
         return np.asarray(gammaincc(mean**2 / variance, evidence * mean / variance), dtype=np.float64)
 
     @cached_property
     def _moments(self) -> tuple[float, float]:
         """Mean evidence of a sample, and variance between samples beyond the variance due to sampling of points."""
         n_samples, total = self.counts.size, float(self.counts.sum())
-        # Limit the mean from below by the evidence of one far point in the reference: with a mean of 0, any evidence
-        # would be impossible.
+        # Limit the mean from below by the evidence of one far point in the reference. With a mean of 0, any evidence
+        # would have a p-value of 0.
         mean = max(float(self.counts @ self.evidence) / total, float(np.log(TRUNCATED / FAR)) / total)
         squares = (self.evidence - mean) ** 2 * n_samples / max(n_samples - 1, 1)
         between = float(np.mean(squares - self.spread / self.counts))
@@ -177,22 +179,23 @@ class Law(ReadOnlyArrays):
         return mean, max(between, 0.0) * (1 + 1 / n_samples) + self.spread / total
 
 
-# Number of cells per local mean, and smallest number of cells of a sample for which local means are computed: in a
-# smaller sample, the nearest cells are not near.
+# Number of cells per local mean, and smallest number of cells of a sample for which local means are computed. In a
+# smaller sample, even the nearest cells are far apart.
 GATHERED, FEWEST_CELLS = 6, 12
-# Largest number of cells per sample that are used; the number is limited because all pairs of cells are compared.
+# Largest number of cells that are used from a sample. The number is limited, because all pairs of cells are compared.
 MOST_CELLS = 500
-# Samples are thinned: reduced to random draws of given sizes, so that samples of equal size can be compared. Number of
-# sizes per factor of 2; with two, thinning to the next smaller size drops less than 30% of the cells.
+# Samples are thinned (reduced to random draws of given sizes), so that samples of equal size can be compared.
+# PER_HALVING is the number of sizes per factor of 2. With 2 sizes, thinning to the next smaller size drops less than
+# 30% of the cells.
 PER_HALVING = 2
-# Number of local means of the reference per size that is sufficient to rank new means, and smallest number of samples
-# that contribute them. To compute its evidence, every sample is thinned to the largest possible size. Only a selection
-# of samples is thinned to smaller sizes.
+# Number of local means of the reference per size that suffices to rank new means, and smallest number of samples that
+# contribute these local means. Every sample is thinned to its largest possible size to compute its evidence. Only a
+# selection of samples is also thinned to smaller sizes.
 ENOUGH, ENOUGH_SAMPLES = 2000, 20
 
 
 def sizes_of(n_cells: IntArray) -> Int64:
-    """Return the numbers of cells to which reference samples are thinned, ascending; empty if most are too small.
+    """Return the numbers of cells to which reference samples are thinned, ascending; empty if most samples are small.
 
     Examples
     --------
@@ -205,7 +208,7 @@ def sizes_of(n_cells: IntArray) -> Int64:
 
 
 def thinned(cells: FloatArray) -> Float64:
-    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in random order, so that the first k are a draw.
+    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in random order: the first k cells are a random draw.
 
     The random order depends only on the values of the cells, not on their original order.
     """
@@ -215,7 +218,7 @@ def thinned(cells: FloatArray) -> Float64:
 
 
 def local_means(cells: Float64) -> tuple[Float64, Int64]:
-    """Return the mean of each cell and its nearest cells, ``(n_cells, n_dimensions)``, and the averaged cells' indices.
+    """Return the mean of each cell and its nearest cells, ``(n_cells, n_dimensions)``, and the indices of these cells.
 
     Examples
     --------
@@ -240,8 +243,8 @@ class LocalMeans(ReadOnlyArrays):
     cells
         ``(n_means, n_dimensions)``: local means of all samples, each thinned to its largest possible size.
     widths
-        ``(n_means,)``: usual distance around each local mean, the mean distance of the nearest local means from other
-        samples.
+        ``(n_means,)``: usual distance around each local mean: the mean of the distances of the nearest local means from
+        other samples.
     sizes
         ``(n_sizes,)``: sizes to which samples are thinned, ascending.
     scores
@@ -278,7 +281,7 @@ class LocalMeans(ReadOnlyArrays):
         return int(self.sizes[-1])
 
     def judge(self, samples: Sequence[FloatArray], n_threads: int) -> tuple[Int64, Float64]:
-        """Return the number of local means of each sample (0 if it is too small), and the evidence of the means.
+        """Return the number of local means of each sample (0 for small samples), and the evidence of the local means.
 
         Parameters
         ----------
@@ -311,7 +314,7 @@ class LocalMeans(ReadOnlyArrays):
 
     @classmethod
     def from_record(cls, record: Record, n_samples: int, n_dimensions: int) -> LocalMeans:
-        """Return the local means that a record of ``n_samples`` reference samples contains; raise if it is damaged."""
+        """Return the local means in a record of ``n_samples`` reference samples, or raise if the record is damaged."""
         cells = record.floats("cells", (None, n_dimensions))
         sizes, scores = record.array("sizes", np.int64, (None,)), record.array("scores", np.float64, (None,))
         ends, n_means = record.array("ends", np.int64, (sizes.size,)), record.array("n_means", np.int64, (n_samples,))
@@ -375,7 +378,7 @@ def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int
     largest = _largest(sizes, n_cells)
     some = {}
     for size in sizes.tolist():
-        # From the samples that are larger than this size, thin an evenly spaced selection of sufficient size.
+        # Thin an evenly spaced selection of the samples that are larger than this size.
         larger = np.flatnonzero(largest > size)
         count = min(larger.size, max(ENOUGH_SAMPLES, -(-ENOUGH // size)))
         some[size] = set(larger[np.linspace(0, larger.size - 1, count).round().astype(np.intp)].tolist())
@@ -390,8 +393,8 @@ def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: 
     """Return the variance of the evidence of a sample, multiplied by its number of local means.
 
     Local means that share cells have correlated evidence, so each pair of means is weighted by the share of common
-    cells. The result is at least the variance for uniform p-values: among few means, it may happen that no p-value is
-    below the threshold.
+    cells. The result is at least the variance for uniform p-values, because with few means all p-values may be above
+    the threshold.
     """
     squares = 0.0
     for rest, cells in zip(residuals, near, strict=True):
@@ -406,8 +409,8 @@ def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: 
 SUPPORT = 20_000
 # Bytes per cell and neighbor while the graph over the support is built.
 EDGE_BYTES = 120
-# A sample is not covered if its p-value is at most LEVEL (1% for each of the two tests) and is also among the lowest
-# share RANKED, compared with the p-values of the reference samples.
+# A sample is called not covered if its p-value is at most LEVEL (1% for each of the two tests) and is also among the
+# lowest RANKED of the p-values of the reference samples.
 LEVEL, RANKED = 0.02, 0.05
 # Smallest number of reference samples from which the variation between samples can be estimated.
 FEWEST = 5
@@ -421,8 +424,8 @@ class Coverage(ReadOnlyArrays):
     Attributes
     ----------
     n_cells, n_far
-        ``(n_samples,)``: number of cells, and number of cells that are farther from the reference than 99% of the
-        reference cells are.
+        ``(n_samples,)``: number of cells, and number of far cells. A far cell is farther from the reference than 99% of
+        the reference cells are from the other reference samples.
     p_values
         ``(n_samples,)``: probability that a sample like the reference samples has at least this evidence.
     covered
@@ -436,8 +439,8 @@ class Coverage(ReadOnlyArrays):
     n_means, means_evidence
         ``(n_samples,)``: number of local means (0 for samples with too few cells), and evidence of the local means.
     level
-        Largest false-positive rate, the share of samples like the reference samples that are not covered: 0.05, or 1 in
-        n + 1 if the reference has n < 19 samples.
+        Upper limit of the false-positive rate, which is the share of samples that are called not covered although they
+        are like the reference samples. The limit is 0.05, or 1 in n + 1 if the reference has n < 19 samples.
     """
 
     n_cells: Int64
@@ -467,7 +470,8 @@ class Support(ReadOnlyArrays):
     cells
         ``(n_support, n_dimensions)``, float64: drawn cells, about equally many of each sample.
     widths
-        ``(n_support,)``: usual distance around each cell, the mean distance of the nearest cells from other samples.
+        ``(n_support,)``: usual distance around each cell: the mean of the distances of the nearest cells from other
+        samples.
     scores
         ``(n_support,)``, ascending: distance of each cell from other samples, divided by the usual distance.
     n_cells, n_far
@@ -490,7 +494,7 @@ class Support(ReadOnlyArrays):
     means: LocalMeans | None = None
 
     def judge(self, points: FloatArray, n_jobs: int | None = None) -> Float64:
-        """Return a p-value for each point ``(n_points, n_dimensions)``: small where the reference has no such cells."""
+        """Return a p-value for each point ``(n_points, n_dimensions)``: small if the reference has no similar cells."""
         places, squares = self._search.nearest(points, check_threads(n_jobs))
         return p_values(self.scores, scores_of(np.sqrt(squares), self.widths[places]))
 
@@ -557,9 +561,10 @@ class Support(ReadOnlyArrays):
         return np.where(n_means > 0, np.minimum(2 * smaller, 1.0), of_cells)
 
     def ranks(self, chances: Float64) -> Float64:
-        """Return the share of samples (the reference samples and the new sample) whose p-value is at most as high.
+        """Return the rank of each new p-value among the p-values of the reference samples, as a share.
 
-        Samples are ranked by p-value and not by evidence, because the evidence of small samples varies more by chance.
+        The new sample itself is counted. Samples are ranked by p-value and not by evidence, because the evidence of
+        small samples varies more by chance.
         """
         return np.asarray((1 + np.searchsorted(self._own, chances, side="right")) / (1 + self._own.size))
 
@@ -632,7 +637,7 @@ class CellDraw:
 
     @classmethod
     def for_support(cls, sizes: Int64, seed: int) -> CellDraw:
-        """Return an empty draw for a support from samples of these sizes; each sample gets an equal share."""
+        """Return an empty draw for a support: equally many cells of every sample, or all cells of a small sample."""
         return cls(sizes.size, quota(sizes, SUPPORT), seed)
 
     def add(self, values: Any, codes: IntArray, project: Callable[[Any], FloatArray] = np.asarray) -> None:
@@ -698,8 +703,8 @@ def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None =
     chances = left_out(scores, own, n_samples)
     n_cells, n_far = (np.bincount(part, minlength=n_samples).astype(np.int64) for part in (own, own[chances <= FAR]))
     evidence = _evidence(chances, own, n_cells)
-    # Variance of the evidence of a cell within samples: at least the variance for uniform p-values, because among few
-    # cells it may happen that no p-value is below the threshold.
+    # Variance of the evidence of a cell within samples. It is at least the variance for uniform p-values, because with
+    # few cells all p-values may be above the threshold.
     squares = float(np.sum((beyond(chances) - evidence[own]) ** 2))
     spread = max(squares / max(int(n_cells.sum()) - n_cells.size, 1), LEAST_SPREAD)
     means = hold_out_means(cells, own, n_samples, threads)

@@ -24,17 +24,17 @@ from heatmover.cohort.values import Moments, Projection, block_rows
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.measures import measures_from_labels
 
-# Warn if values lie outside the range of the reference by more than this multiple of its width: their unit or meaning
-# differs. Among 763 samples of five cohorts (single cells, cytometry, glomeruli, simulated), no sample exceeds the
-# range of all other samples by more than 0.37 of the width.
+# Warn if values lie outside the range of the reference by more than this multiple of the width of the range, because
+# their unit or meaning probably differs. Among 763 samples of five cohorts (single cells, cytometry, glomeruli,
+# simulated), no sample exceeds the range of all other samples by more than 0.37 of the width.
 BEYOND = 1.0
 # Warn if most features have a standard deviation below 0.2 of the standard deviation in the reference: values were
 # probably divided or log-transformed. A low standard deviation in some features is normal: in these cohorts, it occurs
 # in up to a quarter of the features of a sample.
 NARROW, MOST = 0.2, 0.5
 # Warn if any feature has a standard deviation below this share of the standard deviation in the reference, as after
-# division by 100 or 1,000. Zero does not cause a warning, because a sample may not express a gene. The lowest share
-# among 531 samples of these cohorts is 0.13.
+# division by 100 or 1,000. A standard deviation of zero causes no warning, because a sample may not express a gene. The
+# lowest share among 531 samples of these cohorts is 0.13.
 NARROWEST = 0.02
 # Smallest number of cells from which a standard deviation is estimated.
 ENOUGH = 20
@@ -137,11 +137,12 @@ class Features(ReadOnlyArrays):
         on_missing: Literal["refuse", "drop"] = "refuse",
         skip_unlisted: bool = False,
     ) -> Cohort:
-        """Read a file, folder or AnnData: match the features of the reference by name, and apply its projection."""
+        """Read a file, folder or AnnData: select the features of the reference by name, and apply its projection."""
         if isinstance(source, Cohort):
             raise InvalidInputError(
                 "a file, a folder, an AnnData, or points and labels", "a Cohort",
-                "pass the file or object from which it was read, because new values must be scaled like the reference",
+                "pass the file or object from which the Cohort was read, because new values must be scaled like the "
+                "reference",
             )  # fmt: skip
         if not self.named:
             raise InvalidInputError(

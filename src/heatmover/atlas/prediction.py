@@ -9,7 +9,7 @@ import numpy as np
 from heatmover._base.types import Bool, Float64, Intp
 
 # Number of pseudo-samples that shrink a probability toward the overall share of correct predictions. Without
-# pseudo-samples, two reference samples with equally clear, correct votes would give a probability of 1.
+# pseudo-samples, two correctly predicted reference samples with similar votes would give a probability of 1.
 PRIOR = 2.0
 
 
@@ -24,9 +24,8 @@ class Prediction(NamedTuple):
     votes
         ``(n_samples,)``: share of votes for the predicted label; NaN for a numeric variable.
     chances
-        ``(n_samples,)``: estimated probability that the prediction is correct; NaN for a numeric variable. It is the
-        frequency of correct predictions when reference samples are left out and predicted with a similar share of
-        votes.
+        ``(n_samples,)``: estimated probability that the prediction is correct; NaN for a numeric variable. The estimate
+        is the share of correct predictions among left-out reference samples with a similar share of votes.
     accuracy
         Share of left-out reference samples that are predicted correctly; for a numeric variable, the median absolute
         error.
@@ -51,7 +50,8 @@ def predict(values: list[Any], distances: Float64, between: Float64, k: int) -> 
     distances
         ``(n_samples, n_reference)``: distances from the new samples to the reference samples.
     between
-        ``(n_reference, n_reference)``: distances between reference samples, infinite for pairs that must not vote.
+        ``(n_reference, n_reference)``: distances between reference samples, infinite for pairs that must not vote for
+        each other.
     k
         Number of neighbors that vote.
     """
@@ -61,7 +61,7 @@ def predict(values: list[Any], distances: Float64, between: Float64, k: int) -> 
 
 
 def may_vote(known: Intp, blocks: tuple[Any, ...] | None) -> Bool:
-    """Return which pairs of reference samples may vote for each other: different samples, not of one block."""
+    """Return which pairs of reference samples may vote for each other: different samples that share no block."""
     apart = ~np.eye(known.size, dtype=bool)
     if blocks is not None:
         own = [blocks[i] for i in known]
@@ -88,7 +88,7 @@ def _predict_label(here: list[Any], distances: Float64, between: Float64, k: int
 
 
 def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp, Float64]:
-    """Return the label with the most votes of the k nearest samples, and its share; nearer samples break ties."""
+    """Return the label with most votes of the k nearest samples, and its share of votes; nearer samples break ties."""
     voters = _voters(distances, k)
     valid = np.isfinite(np.take_along_axis(distances, voters, axis=1))
     counts = np.zeros((len(distances), n_labels))
@@ -102,14 +102,14 @@ def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp
 
 
 def _calibrated(votes: Float64, right: Bool, new_votes: Float64) -> Float64:
-    """Return how often votes as clear as ``new_votes`` were correct: isotonic in the vote, shrunk toward the mean."""
+    """Return how often shares of votes like ``new_votes`` were correct, by isotonic regression with shrinkage."""
     # Imported here because it loads scipy.stats, which nothing else in this module needs.
     from sklearn.isotonic import IsotonicRegression
 
     levels, place = np.unique(votes, return_inverse=True)
     count = np.bincount(place)
-    # Laplace's rule: 20 of 20 correct predictions do not make the next prediction certain, so the limit is then 21 of
-    # 22.
+    # Laplace's rule: even after 20 of 20 correct predictions, the next prediction is not certain. The limit is then 21
+    # of 22.
     overall, most = (np.count_nonzero(right) + 1) / (right.size + 2), (right.size + 1) / (right.size + 2)
     share = np.minimum((np.bincount(place, weights=right) + PRIOR * overall) / (count + PRIOR), most)
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")

@@ -1,7 +1,7 @@
 """Test which cell types differ in abundance, state and features between groups; for `attribution`, `study`; no files.
 
-`explain_groups` and the contrast of a study call this module. It reads the graph and the diffusion of a fitted model
-and touches no files. `heatmover.attribution.witness` explains how abundance and state contribute to a distance.
+`explain_groups` and the contrast of a study call this module. The module reads the graph and the diffusion of a fitted
+model and touches no files. `heatmover.attribution.witness` explains how abundance and state contribute to a distance.
 
 The shares of a sample sum to one, so if one type grows, the shares of all other types shrink. A type is therefore
 reported as different only if two tests are significant with the same sign: a test of its share, and a test of the
@@ -11,11 +11,11 @@ Stable types are the types whose log-ratios to each other changed least: the lar
 common change, each within its own error. The set must contain most of the types in which a change would be visible.
 Otherwise no type is treated as stable, and only shares are tested.
 
-To test the state of a type, the cells of this type in a sample are treated as a distribution, which does not depend on
-their number. The distributions are diffused over the graph, and a permutation test compares their means over the two
-groups. The positions of all samples and types are estimated from a few random probes, which are diffused once. The mean
-over probes of a product of two probe values is the inner product of two embeddings, in the operator's own norm
-``sum(f**2 / pi)`` (pi is the stationary distribution).
+To test the state of a type, the cells of this type in a sample are treated as a distribution, whose total mass does not
+depend on the number of cells. The distributions are diffused over the graph, and a permutation test compares their
+means over the two groups. The embeddings of all samples and types are compared with a few random probes, which are
+diffused once. The product of two probe values, averaged over probes, estimates the inner product of two embeddings, in
+the operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution).
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ class CellTypes(ReadOnlyArrays):
         ``(n_types,)``: the parts of the contribution due to abundance and due to cell state. The state part is zero
         for a type that is absent from one group.
     scores
-        ``(n_types,)``: evidence that the type is more (positive) or less (negative) abundant in the group: a
-        studentized difference, zero if shares and log-ratios to the stable types change in opposite directions.
+        ``(n_types,)``: studentized difference in abundance, positive if the type is more abundant in the group. The
+        score is zero if the share and the log-ratio to the stable types change in opposite directions.
     log_ratios
-        ``(n_types,)``: natural logarithm of the abundance ratio of group to reference, relative to the stable types.
+        ``(n_types,)``: natural logarithm of the abundance in the group divided by the abundance in the reference,
+        relative to the stable types.
     abundance_p, abundance_q
         ``(n_types,)``: p-value of the difference in abundance, by permuting samples, and q-value over all types.
     state_scores
@@ -111,8 +112,8 @@ class CellTypes(ReadOnlyArrays):
     state_tested
         ``(n_types,)``: True if both groups have at least two samples with cells of the type.
     stable
-        ``(n_types,)``: True for the reference types of the log-ratios, whose mutual ratios change least. If too few
-        types are stable, none is marked, and only shares are tested.
+        ``(n_types,)``: True for the types that are the reference of the log-ratios, because their ratios to each other
+        change least. If too few types are stable, none is marked, and only shares are tested.
 
     Examples
     --------
@@ -158,13 +159,13 @@ class TypedCells(NamedTuple):
     names
         Names of the types.
     codes
-        ``(n_cells,)``: type of each cell, or of each group of equal cells.
+        ``(n_cells,)``: type of each cell, or of each set of equal cells.
     nodes
-        ``(n_cells,)``: point of the graph that represents each cell or group.
+        ``(n_cells,)``: point of the graph that represents each cell or set of equal cells.
     masses
-        ``(n_samples, n_cells)``: mass of each cell or group in each sample.
+        ``(n_samples, n_cells)``: mass of each cell or set of equal cells in each sample.
     counts
-        ``(n_cells,)``: number of cells in each group.
+        ``(n_cells,)``: number of cells in each set of equal cells.
     sizes
         ``(n_samples,)``: number of cells of each sample.
     """
@@ -253,16 +254,15 @@ class Abundance(NamedTuple):
     Attributes
     ----------
     scores
-        ``(n_types,)``: studentized difference, positive if the group has more of the type. Of the differences of shares
-        and of log-ratios, the less significant one is given; zero if their signs differ.
+        ``(n_types,)``: studentized difference, positive if the group has more of the type: the less significant of the
+        difference of shares and the difference of log-ratios, or zero if the signs of both differ.
     log_ratios
-        ``(n_types,)``: natural logarithm of the abundance ratio relative to the stable types, or of the ratio of shares
-        if no type is stable.
+        ``(n_types,)``: natural logarithm of the abundance ratio relative to the stable types. If no type is stable, the
+        ratio is not relative to any type.
     p_values, q_values
         ``(n_types,)``: p-values by permutation, and q-values over the types that could be significant.
     stable
-        ``(n_types,)``: True for the stable types, which are the reference of the log-ratios; False for all types if no
-        type is stable.
+        ``(n_types,)``: True for the stable types, which are the reference of the log-ratios.
     """
 
     scores: Float64
@@ -289,7 +289,8 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
     regression = weigh(members, blocks)
     plain = column_differences(standardized(shares, cells, blocks), regression)
     statistics = plain.values / plain.errors
-    # Results report mean shares, so a test statistic with the opposite sign of their difference is ignored.
+    # Results report mean shares. A test statistic whose sign contradicts the difference of mean shares is therefore
+    # ignored.
     same = statistics[0] * column_differences(shares, regression).values[0] > 0
     scores, smallest = np.where(same, statistics[0], 0.0), smallest_p(statistics)
     plain_p = np.where(same, two_sided(statistics), 1.0)
@@ -311,11 +312,12 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
 
 
 def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
-    """Return differences of shares from the mean of their block, divided by the standard deviation of each unit.
+    """Return each share minus the mean share of its block, divided by the standard deviation of the unit.
 
     Shares in samples of few cells vary more than in samples of many cells, and the share of a rare type varies in large
     jumps. If all small samples are in one group, a permutation test of plain shares is significant too often for a rare
-    type. For a share of 0.5% in samples of 60 and of 400 cells, it was significant in 12% instead of 5% of simulations.
+    type. For a share of 0.5% in samples of 60 and of 400 cells, this test was significant in 12% instead of 5% of
+    simulations.
 
     Parameters
     ----------
@@ -334,10 +336,10 @@ def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
 
 
 def log_counts(shares: Float64, cells: Float64) -> Float64:
-    """Return logarithms of numbers of cells, minus their expectation if nothing changes.
+    """Return logarithms of numbers of cells, minus the logarithms that are expected if nothing changes.
 
-    The mean logarithm of small numbers is not the logarithm of their mean. If the groups had unequal numbers of cells,
-    rare types would therefore seem to change together.
+    The mean logarithm of small numbers is not the logarithm of their mean. Without the subtraction, rare types would
+    therefore seem to change together if the groups have unequal numbers of cells.
 
     Parameters
     ----------
@@ -377,7 +379,7 @@ def _reference(differences: Differences, counts: Float64) -> tuple[Float64, Bool
         best = np.exp(-(distances**2) / 2).sum(axis=2).argmax(axis=1)
         agreeing[part] = np.abs(distances[np.arange(len(best)), best]) <= AGREES
     # The log-share of a type with most of the cells hardly varies, so this type would get all the weight. A small
-    # variance does not make it a better reference, so the precision of every type is limited.
+    # variance does not make a type a better reference, so the precision of every type is limited.
     typical = np.nanmedian(np.where(agreeing, differences.errors, np.nan), axis=1, keepdims=True)
     precision = np.where(agreeing, 1 / np.maximum(differences.errors, typical) ** 2, 0.0)
     telling = AGREES * differences.errors[0] <= np.log(WOULD_SHOW)
@@ -390,8 +392,8 @@ def _reference(differences: Differences, counts: Float64) -> tuple[Float64, Bool
 def _relative(logs: Float64, weights: Float64, members: Bool, blocks: Int64) -> tuple[Float64, Float64, Float64]:
     """Return observed statistics of log-ratios to the reference, their p-values, and the log-ratios.
 
-    A type with log-share l and weight w in the reference r is compared with the rest of the reference. Its log-ratio is
-    then ``(l - r) / (1 - w)``. Studentizing removes the factor ``1 / (1 - w)``.
+    A type with log-share l and weight w in the reference r is compared with the rest of the reference. The log-ratio of
+    this type is then ``(l - r) / (1 - w)``. Studentizing removes the factor ``1 / (1 - w)``.
     """
     regression = weigh(members, blocks)
     centered = regression.center @ logs
@@ -423,7 +425,7 @@ class State(NamedTuple):
 def places_of_types(
     prepared: Preparation, rows: sp.csr_array, cells: Float64, rng: np.random.Generator, n_threads: int
 ) -> FloatArray:
-    """Return the position of each type in each unit, ``(n_units, n_types, n_features)``; zero if it has no cells.
+    """Return the position of each type in each unit, ``(n_units, n_types, n_features)``; zero for types without cells.
 
     Positions at every scale are divided by the standard deviation of the cells of the type.
 
@@ -462,8 +464,8 @@ def places_of_types(
         densities = prepared.diffuser.diffuse(probes, layout.scales)
         for scale, density in enumerate(densities):
             values = density / metric[:, None].astype(dtype)
-            # Subtract the mean of all cells. It makes up most of a coarse density, so float32 would lose the
-            # differences.
+            # Subtract the mean of all cells, because this mean makes up most of a coarse density and float32 would lose
+            # the differences.
             values -= everything @ values
             means[:, scale, columns] = masses @ values
             squares[number, scale] = np.sum(masses @ np.square(values), axis=1, dtype=np.float64)
@@ -477,7 +479,7 @@ def places_of_types(
 
 
 def _spread(means: FloatArray, squares: Float64, cells: Float64) -> Float64:
-    """Return the variance of all cells of a type at every scale, ``(n_types, n_scales)``; infinity where it is zero."""
+    """Return the variance of all cells of a type at every scale, ``(n_types, n_scales)``; infinity instead of zero."""
     shares = cells / np.maximum(cells.sum(axis=0), np.finfo(float).tiny)
     center = np.einsum("ut,utsp->tsp", shares, means)
     variance = np.einsum("ut,uts->ts", shares, squares) - (center**2).sum(axis=2)
@@ -524,8 +526,8 @@ class Drivers(ReadOnlyArrays):
     types, features
         Names of the types and of the features.
     in_group, in_reference
-        ``(n_types, n_features)``: weighted mean, over samples, of the mean of a feature over the cells of a type. A
-        sample with few cells of the type has less weight.
+        ``(n_types, n_features)``: mean of a feature over the cells of a type, averaged over the samples of the group
+        and of the reference. Samples with few cells of the type have less weight.
     differences
         ``(n_types, n_features)``: group minus reference, within blocks if there are any.
     standardized
@@ -605,16 +607,17 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
     values = sp.csr_array(features, dtype=np.float64) if sp.issparse(features) else as_array("features", features)
     if values.ndim != 2 or values.shape[0] != n_cells or values.dtype.kind not in "iufb":
         raise InvalidInputError(
-            f"features: numbers of {counted(n_cells, 'cell')} in rows, ({n_cells}, n_features)",
+            f"features as numbers of shape ({n_cells}, n_features), one row for each cell",
             f"shape {values.shape} of {values.dtype}",
         )
     values = values if sp.issparse(values) else values.astype(np.float64)
     if not np.isfinite(values.data if sp.issparse(values) else values).all():
-        raise InvalidInputError("features without NaN or infinity", "some", "leave these features out")
+        raise InvalidInputError("features without NaN or infinity", "NaN or infinity", "leave these features out")
     named = [f"feature {i}" for i in range(values.shape[1])] if names is None else [str(name) for name in names]
     if len(named) != values.shape[1] or len(set(named)) != len(named):
         raise InvalidInputError(
-            f"{counted(values.shape[1], 'different name')} of features", f"{len(set(named))} of {len(named)}"
+            f"{counted(values.shape[1], 'different name')} of features",
+            f"{len(set(named))} different among {counted(len(named), 'name')}",
         )
     return values, tuple(named)
 

@@ -1,30 +1,30 @@
 """Choose, permute two groups of samples, test which columns differ; for `attribution`, `study`, `tl`; no files.
 
-`explain_groups`, the test of cell types and the contrast of a study call this module. It diffuses measures with a
-fitted model.
+`explain_groups`, the test of cell types and the contrast of a study call this module. The module diffuses measures with
+a fitted model.
 
 The masses of a sample sum to one. If one cell type grows, the proportions of all other types shrink, so a test of
-proportions is significant for them too. A change can only be defined relative to a frame of reference. Two frames of
-reference are used. The first is the whole sample: a column is tested by its share. The second is the most common
-change: a column is tested by its log-ratio minus the mode of all log-ratios, weighted by mass. A column is reported as
-different only if both tests are significant with the same sign. If one type grows, the first test prevents reports that
-other types are enriched, which a wrong mode would cause. The second test prevents reports that other types are
-depleted. The false-discovery rate was measured on a branch whose odds tripled, at a nominal rate of 10%
-(benchmarks/explain.py --frames, 40 cohorts). It was 51% with shares alone, 23% with log-ratios relative to the median
-and 14% with log-ratios relative to the mode. With both tests it was 5% (200 cohorts).
+proportions is significant for the other types too. A change can only be defined relative to a frame of reference. Two
+frames of reference are used. The first is the whole sample: a column is tested by its share. The second is the most
+common change: a column is tested by its log-ratio minus the mode of all log-ratios, weighted by mass. A column is
+reported as different only if both tests are significant with the same sign. If one type grows and the mode is wrong,
+the first test prevents false reports of enrichment in other types. The second test prevents false reports of depletion
+in other types. The false-discovery rate was measured on a branch whose odds tripled, at a nominal rate of 10%
+(benchmarks/explain.py --frames, 40 cohorts). The rate was 51% with shares alone, 23% with log-ratios relative to the
+median and 14% with log-ratios relative to the mode. With both tests the rate was 5% (200 cohorts).
 
 The mode means "no change" only if most cells do not change. If most cells change their state, every region of the graph
-gains or loses cells, and the mode is one of these changes. In cells stimulated with interferon, the most common change
-was a loss by a factor of 7. Relative to this mode, cells that hardly changed appeared 7 times as frequent. Cells that
-are the majority in both groups cannot change their share by more than a factor of 2. A mode above this factor is
-therefore not used as a reference, and only shares are tested (see `framed`). Cell types have a reference of their own,
-which does not depend on changes of state: `heatmover.attribution.cell_types`.
+gains or loses cells, and the mode is the change of one of these regions. In cells stimulated with interferon, the most
+common change was a loss by a factor of 7. Relative to this mode, cells that hardly changed appeared 7 times as
+frequent. Cells that are the majority in both groups cannot change their share by more than a factor of 2. A mode above
+this factor is therefore not used as a reference, and only shares are tested (see `framed`). Cell types have their own
+reference, which does not depend on changes of state (see `heatmover.attribution.cell_types`).
 
-With blocks or unequal weights of samples, a difference is the coefficient of the group in a weighted regression on
-blocks and group, so that samples are compared within their block. The difference is divided by a standard error that
+If samples have blocks or unequal weights, a difference is the coefficient of the group in a weighted regression on
+blocks and group. Samples are thus compared within their block. The difference is divided by a standard error that
 allows every sample its own variance (White 1980, with the leverages of MacKinnon and White 1985). Without blocks and
-weights the quotient is Welch's statistic. A permutation test of a studentized statistic keeps its level even if samples
-have unequal variances, for instance because their numbers of cells differ (Janssen 1997).
+weights the quotient is Welch's statistic. A permutation test of a studentized statistic keeps its significance level
+even if samples have unequal variances, for instance because their numbers of cells differ (Janssen 1997).
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ from heatmover.statistics import false_discovery
 from heatmover.statistics.permutations import check_labels, named_blocks, permute, restrict, within_reach
 
 # Densities are compared at the finest scale at which at least this many cells of a sample contribute to the density at
-# the median point. This was tested on 40 cohorts of 30 samples of 100 cells, in which the odds of a branch tripled. At
-# a scale with 4 cells, 85% of the branch was detected, and at a scale with 12 cells 94%. At a scale with 22 cells, heat
-# leaks out of the branch, and false discoveries rose from 3% to 6%.
+# the median point. The number was tested on 40 cohorts of 30 samples of 100 cells, in which the odds of a branch
+# tripled. At a scale with 4 cells, 85% of the branch was detected, and at a scale with 12 cells 94%. At a scale with 22
+# cells, heat leaks out of the branch, and false discoveries rose from 3% to 6%.
 CELLS_IN_REACH = 10.0
-# Number of points from which this scale is chosen, and number of points from which the most common change is estimated.
+# Number of points that determine the scale of the densities, and number of points that determine the most common
+# change.
 PROBES, FRAME = 32, 1_000
 # Added to the ratio of a density to its mean, so that the logarithm is finite where a sample has no cells. All figures
 # above were measured with 0.1; other values were not compared.
@@ -83,7 +84,7 @@ TURNING = frozenset(("not", "non", "ab", "post", "after", "vs"))
 
 
 def expected_reference(names: Collection[str]) -> str | None:
-    """Return the group with a typical name of a reference, such as control; None unless there is exactly one.
+    """Return the only group with a typical name of a reference, such as control; None if none or several have one.
 
     Examples
     --------
@@ -125,8 +126,8 @@ def choose_groups(
     """Return the group to explain and its reference; None as the reference means all other samples.
 
     The default reference is the group with a typical name, else the first group of an ordered category. If there is a
-    reference, the default group is the largest of the other groups. If there is none, the default group is the first of
-    two groups by name, compared with the second, or the largest of several groups, compared with all other samples.
+    reference, the default group is the largest of the other groups. Without a reference, the first of two groups by
+    name is compared with the second, and the largest of more than two groups is compared with all other samples.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ class TwoGroups(NamedTuple):
 
     @property
     def smallest_p(self) -> float:
-        """Smallest p-value that the permutations allow; the order with exchanged groups is equally extreme."""
+        """Smallest p-value that the permutations allow; exchanging the two groups gives an equally extreme order."""
         mirrored = self.complete and bool((self.members[1:] != self.members[0]).all(axis=1).any())
         return (2 if mirrored else 1) / len(self.members)
 
@@ -234,7 +235,7 @@ def set_up(
     n_permutations: int,
     rng: np.random.Generator,
 ) -> TwoGroups:
-    """Return two groups of samples and their permutations; the arguments are those of `explain_groups`."""
+    """Return two groups of samples and their permutations; `explain_groups` describes the parameters."""
     codes, labels = check_labels("groups", groups, n_samples)
     own, other = choose_groups(
         dict(zip(labels, np.bincount(codes).tolist(), strict=True)),
@@ -243,7 +244,7 @@ def set_up(
         first=first_of_order(groups),
     )
     if group is None and len(labels) > 2:
-        raise InvalidInputError("group= to say which group to explain", counted(len(labels), "group"))
+        raise InvalidInputError("the argument group, which names the group to explain", counted(len(labels), "group"))
     inside = codes == labels.index(own)
     chosen = np.ones_like(inside) if other is None else inside | (codes == labels.index(other))
     inside = inside[chosen]
@@ -269,11 +270,11 @@ def set_up(
 def framed(
     model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator
 ) -> tuple[int, FloatArray, Float64, float]:
-    """Return a scale, densities at this scale, the most common difference per permutation, and the observed one.
+    """Return a scale, densities at this scale, and the most common difference per permutation and as observed.
 
     The densities of the units have the shape ``(n_units, n_nodes)``. If the observed most common difference is too
-    large to be the change of most cells, the differences of all permutations are set to zero. The observed difference,
-    which is returned last, keeps its value.
+    large to be the change of most cells, the differences of all permutations are set to zero. The last returned value,
+    the observed difference, is not set to zero.
     """
     # Effective number of cells: a sample with this many equal masses has the same sum of squares.
     units = design.units(rows)
@@ -367,7 +368,7 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Boo
 
 
 def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:
-    """Return the most common difference of columns (the mode) in each permutation, ``(1 + n_permutations,)``.
+    """Return the most common difference among all columns (the mode) in each permutation, ``(1 + n_permutations,)``.
 
     Parameters
     ----------
@@ -489,7 +490,7 @@ def gram_statistics(gram: Float64, regression: BlockRegression) -> Float64:
     gram
         Inner products of the positions of the units, ``(n_units, n_units)``.
     regression
-        Result of `weigh`. The statistic is infinite for a permutation in which a group has no weight.
+        Result of `weigh`. If a group has no weight in a permutation, the statistic of this permutation is infinite.
     """
     products = regression.center @ gram @ regression.center.T
     squares = np.diag(products)
@@ -503,7 +504,7 @@ def gram_statistics(gram: Float64, regression: BlockRegression) -> Float64:
 
 
 def two_sided(statistics: Float64) -> Float64:
-    """Return the share of orders with an absolute statistic at least as large as in the first, observed order."""
+    """Return the share of orders whose absolute statistic is at least as large as in the observed order (the first)."""
     sizes = np.abs(statistics)
     extreme = sizes[1:] >= sizes[0] * (1 - TIE)
     return np.asarray((extreme.sum(axis=0) + 1) / len(sizes))

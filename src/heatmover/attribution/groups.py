@@ -32,29 +32,30 @@ class GroupContrast(ReadOnlyArrays):
     group, reference
         Names of the groups.
     n_samples
-        ``(2,)``: number of independent samples in each group, or of blocks that are permuted as wholes.
+        ``(2,)``: number of independent samples in each group, or number of blocks if whole blocks are permuted.
     explanation
         Explanation of the distance between the mean of the group and the mean of the reference.
     scores
-        ``(n_points,)``: evidence that the density around a point differs: a studentized difference of log-densities.
-        Positive where the group is denser, zero where shares and log-ratios change in opposite directions.
+        ``(n_points,)``: studentized difference of log-densities, the evidence that the density around a point differs.
+        The score is positive where the group is denser, and zero where the share and the log-ratio change in opposite
+        directions.
     log_ratios
-        ``(n_points,)``: natural logarithm of the density ratio of group to reference around a point, relative to the
-        most common change among all cells. If the most common change is not a valid reference, the ratios are not
-        relative to it.
+        ``(n_points,)``: natural logarithm of the density of the group around a point divided by the density of the
+        reference, relative to the most common change among all cells. If the most common change exceeds a factor of 2,
+        the ratios are not relative to any change.
     p_values, q_values
         ``(n_points,)``: p-values by permuting samples, and q-values over all points. Among the points with a q-value of
-        at most 0.1, a tenth are expected to be false discoveries. All q-values are 1 if the samples are too few for a
-        p-value of 0.05.
+        at most 0.1, at most 10% are expected to be false discoveries. All q-values are 1 if there are too few samples
+        to reach a p-value of 0.05.
     scale
         Densities are compared after ``2**scale`` diffusion steps.
     n_permutations, complete
         Number of permutations, and whether they are exhaustive.
     types
-        Differences in abundance and state of each type of points, if an annotation was given.
+        Differences in abundance and state of each type of point, if an annotation was given.
     commonest
-        The most common change of density, as a natural logarithm. A change by more than a factor of 2 cannot be the
-        change of most cells; in that case only shares are tested.
+        The most common change of density, as a natural logarithm. Most cells cannot change by more than a factor of 2.
+        If the most common change is larger, only shares are tested.
 
     Examples
     --------
@@ -101,14 +102,14 @@ class GroupContrast(ReadOnlyArrays):
         frame = ""
         if not is_reference(self.commonest):
             frame = (
-                f"\nThe most common change in density is a factor of {np.exp(abs(self.commonest)):.2g}. Most cells "
-                "moved, so densities are compared directly instead of relative to this factor."
+                f"\nThe most common change in density is a factor of {np.exp(abs(self.commonest)):.2g}. A "
+                "factor above 2 cannot serve as a reference, so densities are compared directly."
             )
         return (
             f"The mean of {self.group} ({counted(self.n_samples[0], 'sample')}) and the mean of "
-            f"{self.reference} ({self.n_samples[1]:,}) are {self.distance:.4g} apart.\n"
-            f"The density of {self.group} is significantly higher around {more:,} and lower around {less:,} of "
-            f"{counted(called.size, 'point')} (false-discovery rate 10%).{frame}"
+            f"{self.reference} ({counted(self.n_samples[1], 'sample')}) are {self.distance:.4g} apart.\n"
+            f"The density of {self.group} is significantly higher at {more:,} of {counted(called.size, 'point')} and "
+            f"lower at {less:,} (false-discovery rate 10%).{frame}"
         )
 
     def __repr__(self) -> str:
@@ -129,10 +130,11 @@ def explain_groups(
 ) -> GroupContrast:
     """Find the points of the graph at which two groups of samples differ, with false-discovery rates.
 
-    The density of a sample around a point, after a short diffusion, is expressed as a log-ratio to the mean of all
-    samples. A studentized difference compares the mean log-ratios of the groups, and permutations of the samples give
-    its p-value. If one cell type expands, the proportions of all other types shrink. A point is therefore reported as
-    different only if it differs both in proportion and relative to the most common change among cells.
+    Each sample is diffused for a few steps. The density of a sample around a point is then expressed as a log-ratio to
+    the mean density of all samples. A studentized difference compares the mean log-ratios of the two groups.
+    Permutations of the samples give the p-value of this difference. If one cell type expands, the proportions of all
+    other types shrink. A point is therefore reported as different only if two tests are significant: the test of its
+    share, and the test relative to the most common change among cells.
 
     Parameters
     ----------
@@ -145,19 +147,19 @@ def explain_groups(
     group
         The group to explain. Default if there are two groups: the group that is not the reference.
     reference
-        The group to compare with. Default: all other samples. With two groups the default is the group with a typical
-        name (control, healthy, untreated, wild type ...), else the first of an ordered category, else the second by
-        name.
+        The group to compare with. Default for more than two groups: all other samples. Default for two groups: the
+        other group if ``group`` is given; otherwise the group with a typical name (control, healthy, untreated, wild
+        type ...), else the first group of an ordered category, else the second group by name.
     blocks
-        Labels of samples that belong together, such as patients, batches or pairs, ``(n_samples,)``; or several such
-        variables by name in a mapping or a DataFrame. If every block belongs to one group, the samples of each block
-        are averaged; otherwise samples are compared within blocks.
+        Block of each sample, such as its patient, batch or pair, ``(n_samples,)``; or several block variables by name
+        in a mapping or a DataFrame. If all samples of every block are in one group, the samples of each block are
+        averaged. Otherwise, samples are compared within blocks.
     annotation
         Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
-        Number of random permutations. If fewer permutations exist, all are used. The smallest possible p-value is
-        ``1 / (n_permutations + 1)``, so at a false-discovery rate of 0.1, a region with one in a thousand cells can be
-        found only with 10,000 permutations.
+        Number of random permutations. If fewer permutations exist, all are used. The smallest possible p-value is ``1 /
+        (n_permutations + 1)``. Finding a region with one in a thousand cells at a false-discovery rate of 0.1 therefore
+        takes 10,000 permutations.
     random_state
         Seed or generator.
 

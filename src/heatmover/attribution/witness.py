@@ -2,16 +2,15 @@
 
 The embedding is linear, so the distance is W = || A d ||_1 with d = mu - nu. The distance can be decomposed over points
 in two ways, each with terms that add up to W. The first decomposition shows where the diffused densities differ: each
-feature contributes its absolute value to the norm (`local`). The second shows where mass must move: with the witness f
-= A' sign(A d),
-f . d = sign(A d) . A d = W, so point i contributes f_i d_i.
+feature contributes its absolute value to the norm (`local`). The second decomposition shows where mass must move. The
+witness f = A' sign(A d) satisfies f . d = sign(A d) . A d = W, so point i contributes f_i d_i.
 
-The contribution of a type of points is split further. Let a and b be the shares of the type in the two measures, and A
-and B the distributions of its mass over points. Then ``f.(aA - bB) = (a - b) f.(A + B)/2 + (a + b)/2 f.(A - B)``. The
-first term depends on how many points of the type there are (abundance), the second on where they lie (state). Adding a
-constant to f changes neither the sum nor the state terms, but shifts the abundance terms. The constant is chosen such
-that f is zero on average over both measures. Abundance is then relative to the average point, and each measure
-contributes half of the distance.
+The contribution of a type of points is split further. Let a and b be the shares of the type in the two measures, and P
+and Q the distributions of the type over its points. Then ``f.(aP - bQ) = (a - b) f.(P + Q)/2 + (a + b)/2 f.(P - Q)``.
+The first term depends on the share of the type (abundance), and the second term depends on the location of its mass
+(state). Adding a constant to f changes neither the sum nor the state terms, but shifts the abundance terms. The
+constant is chosen such that f is zero on average over both measures. Abundance is then relative to the average point,
+and each measure contributes half of the distance.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from heatmover.statistics.permutations import check_labels
 
 # The smallest features, which together make up at most this share of a distance, are caused by rounding or by errors
 # within `tol`, so their signs are meaningless. On a path of 600 points with both measures near one end, these signs
-# gave the other end half of the largest witness. A share of 1e-7 removes this artifact for polynomials, 1e-5 for
-# eigenvectors at coarse scales.
+# made the witness at the other end half as large as the largest witness. A share of 1e-7 removes this artifact for
+# polynomials, and a share of 1e-5 removes it for eigenvectors at coarse scales.
 ROUNDING = 1e-5
 # Number of rows of a breakdown that are printed; `Breakdown.table` returns all rows.
 SHOWN = 12
@@ -141,17 +140,18 @@ class Explanation(ReadOnlyArrays):
         ``(n_points,)``: a function f of the points that separates the measures as well as any equally smooth function.
         The mean of f under the first measure exceeds its mean under the second measure by exactly the distance. The
         value at a point is a mean of signs around the point, weighted over scales: positive where the first measure is
-        denser, negative where the second is denser, and zero on the border. The extremes of f are plus and minus the
-        sum of the weights of the scales.
+        denser, negative where the second is denser, and zero on the border. The absolute value is at most the sum of
+        the weights of the scales.
     scale_witnesses
         ``(n_scales, n_points)``: contribution of every scale to the witness.
     contributions
         ``(n_points,)``: witness minus its mean over both measures, times the difference of masses. Contributions sum to
-        the distance; each measure contributes half of the distance. A point without mass contributes nothing. A point
-        with a negative contribution lies on the side of the other measure.
+        the distance, and each measure contributes half of the distance. A point without mass contributes nothing. A
+        contribution is negative if one measure has more mass at the point but the other measure is denser around the
+        point.
     differences
-        ``(n_scales, n_points)``: weighted differences of the diffused densities, positive where the first
-        measure is denser. Their absolute values sum to the distance.
+        ``(n_scales, n_points)``: weighted differences of the diffused densities, positive where the first measure is
+        denser. The absolute values of the differences sum to the distance.
     masses
         ``(2, n_points)``: the two measures.
     scales
@@ -166,8 +166,8 @@ class Explanation(ReadOnlyArrays):
     >>> model = hm.DiffusionEMD(graph).fit(np.eye(30))
     >>> explanation = explain(model, np.eye(30)[5], np.eye(30)[20])
     >>> print(explanation)
-    The distance between first and second is ...; 9 of 30 points contribute half of it.
-    first is denser around 13 points, second around 17.
+    The distance between first and second is .... Half of the distance comes from 9 of 30 points.
+    first is denser at 13 points, and second is denser at 17 points.
     """
 
     names: tuple[str, str]
@@ -188,7 +188,8 @@ class Explanation(ReadOnlyArrays):
     def surplus(self) -> Float64:
         """``(n_points,)``: differences of densities, summed over scales; positive where the first measure is denser.
 
-        Scales of opposite sign cancel, so the absolute values may sum to less than the distance.
+        Differences of opposite sign at different scales cancel, so the absolute values may sum to less than the
+        distance.
         """
         return np.asarray(self.differences.sum(axis=0))
 
@@ -224,9 +225,10 @@ class Explanation(ReadOnlyArrays):
         half = min(int(np.searchsorted(largest, self.distance / 2)) + 1, largest.size)
         positive, negative = int((self.witness > 0).sum()), int((self.witness < 0).sum())
         return (
-            f"The distance between {first} and {second} is {self.distance:.4g}; {half:,} of "
-            f"{counted(largest.size, 'point')} contribute half of it.\n"
-            f"{first} is denser around {counted(positive, 'point')}, {second} around {negative:,}."
+            f"The distance between {first} and {second} is {self.distance:.4g}. Half of the distance comes from "
+            f"{half:,} of {counted(largest.size, 'point')}.\n"
+            f"{first} is denser at {counted(positive, 'point')}, and {second} is denser at "
+            f"{counted(negative, 'point')}."
         )
 
     def __repr__(self) -> str:
@@ -401,7 +403,7 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
     value
         Masses ``(n_points,)`` or ``(1, n_points)``; or, with ``measures``, a name or an index.
     which
-        Word for the measure in error messages, and its name if the measure has no name.
+        Word for the measure in error messages, and name of a measure without a name.
     measures
         `Measures` or rows ``(n_measures, n_points)`` to which names and indices refer.
     model

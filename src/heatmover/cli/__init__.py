@@ -52,7 +52,7 @@ app = typer.Typer(
     cls=Sentences,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # two plain columns take a third of the lines of boxed tables, and can be searched
+    rich_markup_mode=None,  # boxed tables take three times as many lines, and cannot be searched
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -78,7 +78,7 @@ def compare(ctx: typer.Context) -> None:
 
     Computes the distance between every two samples, tests which sample metadata are associated with the distances, and
     writes a folder with report.html, distances.csv, samples.h5ad (an AnnData of the samples), run.json (how the results
-    were made) and index.txt (what each file holds). --cells adds cell-types.csv, drivers.csv and composition.csv,
+    were made) and index.txt (what each file holds). --cells adds cell-types.csv, drivers.csv and composition.csv, and
     --bootstrap adds intervals.csv. Run heatmover doctor first if the file is large.
     """
     # Import here, so that help and version do not wait for the numerical libraries.
@@ -107,7 +107,7 @@ def compare(ctx: typer.Context) -> None:
             watched(running.quiet) as progress,
             comparer_of(settings, running) as comparer,
         ):
-            progress = Clock(progress)  # from the start, so that run.json records the duration of reading
+            progress = Clock(progress)  # before reading, so that run.json records the duration of reading
             progress.stage("read file", 1)
             cohort = settings.read(progress, comparer)
             study = study_cohort(cohort, settings.study, comparer=comparer, progress=progress).reworded(in_options)
@@ -123,8 +123,9 @@ def compare(ctx: typer.Context) -> None:
 def doctor(ctx: typer.Context) -> None:
     """Check a file before a long run; write nothing.
 
-    Takes the options of heatmover compare. Exit code 0 means that compare would run. Exit code 2 means that it would
-    not, and doctor prints every reason. Without --sample-key, it lists the columns that could name the samples.
+    Accepts the options of heatmover compare. Exit code 0 means that compare would run. Exit code 2 means that compare
+    would not run, and doctor prints every reason. Without --sample-key, doctor lists the columns that could name the
+    samples.
     """
     from heatmover.cli._doctor import diagnose_file
     from heatmover.cli._settings import check_named, settings_of
@@ -183,7 +184,7 @@ def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> St
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.random_state)
     progress.advance()
     with warnings.catch_warnings():
-        # The diagnosis reports the same problems.
+        # The diagnosis reports the problems that these warnings report.
         warnings.simplefilter("ignore", GraphWarning)
         comparison = compare(
             data.points,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 MAPPED = "mapped.csv"
-# Number of reference samples and features that `info` shows.
+# Largest number of reference samples, and of features, that `info` shows.
 SHOWN = 20
 
 
@@ -35,7 +35,8 @@ def atlas() -> None:
 def build(ctx: typer.Context) -> None:
     """Build an atlas from a file of cells.
 
-    An atlas holds the fitted model, the reference samples with their metadata, and the region that they cover.
+    An atlas holds the fitted model, the reference samples with their metadata, and a random draw of reference cells for
+    the coverage test.
     """
     from heatmover.atlas import build_atlas
     from heatmover.cli._settings import Reading, Running, check_sample_key, in_options, made, pieces_of
@@ -67,8 +68,8 @@ def build(ctx: typer.Context) -> None:
 def map_(ctx: typer.Context) -> None:
     """Map the samples of a file onto an atlas.
 
-    Reports the nearest reference samples and whether the atlas covers each new sample. The exit code is 0 if all
-    samples are covered, 1 if any sample is not covered, and 2 if the file cannot be mapped.
+    Reports the nearest reference samples of each new sample, and whether the atlas covers the new sample. The exit code
+    is 0 if all samples are covered, 1 if any sample is not covered, and 2 if the file cannot be mapped.
     """
     from heatmover.cli._settings import MapOptions, Running, in_options, made
 
@@ -200,7 +201,7 @@ def _write_found(mapped: Any, asked: MapOptions, k: int, running: Running) -> No
 
 
 def _grown(atlas: Atlas) -> list[str]:
-    """Return a note that names the samples from which coverage is assessed, if samples were added to the atlas."""
+    """Return a note that only the original samples are used to assess coverage, if samples were added to the atlas."""
     built_of = atlas.support.n_cells.size
     added = len(atlas.names) - built_of
     if not added:
@@ -235,7 +236,7 @@ def _check_free(out: str, force: bool) -> None:
 
 
 def _check_apart(typed: dict[str, Any]) -> None:
-    """Raise an error if the new atlas and the checkpoint would contain one another or lie inside the input."""
+    """Raise an error if the new atlas or the checkpoint would lie inside the other one or inside the input."""
     from heatmover.cli._settings import check_named, check_outside
 
     out, file, checkpoint = typed["out"], typed["path"], typed["checkpoint"]

@@ -95,7 +95,7 @@ class OptionsCommand(TyperCommand):
             with formatter.section(heading):
                 formatter.write_dl(records, col_max=28)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click asks so
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click defines the arguments
         """Write the examples, one per line, so that they can be copied."""
         if self.epilog:
             with formatter.section("Examples"):

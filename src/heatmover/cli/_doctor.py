@@ -46,17 +46,17 @@ from heatmover.study.parameters import StudyParameters
 from heatmover.study.record import Clock
 from heatmover.study.study import SampleDesign, check_components, check_study, choose_variables
 
-# Number of cells of a small graph. Building it loads the compiled code before stages are timed.
+# Number of cells of a small graph, which is built to load the compiled code before stages are timed.
 WARM_CELLS = 200
-# Time and memory that a comparison of ten cells takes for imports, compiled code and report.
+# Seconds and bytes of a comparison of ten cells: imports, compiled code and report.
 START_SECONDS, START_BYTES = 6.0, 350_000_000
-# Seconds of one permutation of one variable, per pair of samples (634 samples, 999 permutations: 1.5 s).
+# Seconds per permutation, variable and pair of samples (999 permutations of one variable of 634 samples: 1.5 s).
 SECONDS_PER_PERMUTATION = 4e-9
 VARIABLES_SHOWN = 20
 GROUPS_SHOWN = 4
 CANDIDATES_SHOWN = 20
-# Largest number of samples, chosen over all sizes, that are compared to estimate noise. Their embedding takes 80 MB on
-# 20,000 nodes; more samples hardly change the noise floors.
+# Largest number of samples that are compared to estimate noise. Larger cohorts are represented by samples of all sizes.
+# The embedding of 100 samples takes 80 MB on 20,000 nodes. More samples hardly change the noise floors.
 MOST_SAMPLES = 100
 
 
@@ -68,15 +68,15 @@ class Noise:
     Attributes
     ----------
     floors
-        Expected distance of two samples of one distribution, for the smallest, median and largest number of cells of
-        the samples in `compare`.
+        Expected distance between two samples of one distribution, by number of cells: the smallest, the median and the
+        largest number among the samples in `compare`.
     typical
-        Median distance between samples without noise.
+        Median distance between samples, corrected for sampling noise.
     comparison
         Comparison of the drawn samples.
     whole
         Whether `compare` would use the same cells of the same samples. If not, split-half retrieval in `compare` may be
-        very different: in one cohort it was 4% with 20,000 of 400,000 cells and 97% with all cells.
+        very different: in one cohort, retrieval was 4% with 20,000 of 400,000 cells and 97% with all cells.
     """
 
     floors: dict[int, float]
@@ -93,17 +93,17 @@ class Checkup:
     Attributes
     ----------
     points, codes
-        The drawn cells, ``(n_drawn, n_dimensions)``, and their samples.
+        The drawn cells, ``(n_drawn, n_dimensions)``, and the sample of each cell.
     look
         Summary of the drawn cells.
     diagnosis
         Diagnosis of the graph over the drawn cells; None if there are too few cells for a graph.
     errors
-        Errors that `compare` would raise, in sentences; empty if it would run.
+        Errors that `compare` would raise, in sentences; empty if `compare` would run.
     advice
         Advice and cautions, in sentences.
     noise
-        Sampling noise; None if it cannot be estimated.
+        Sampling noise; None if the noise cannot be estimated.
     """
 
     points: npt.NDArray[Any]
@@ -123,7 +123,7 @@ def check_up(cohort: Cohort, settings: Settings, progress: Progress) -> Checkup:
     progress.stage("draw cells", 1)
     try:
         compared, own = draw_equally(cohort, kept, None, asked, SILENT)[:2]
-    except InvalidInputError:  # among the errors
+    except InvalidInputError:  # `check_study` has added this error to the errors
         compared, own = cohort, kept
     points, codes, _ = draw_cells(compared, MOST_CELLS, settings.study.random_state, own)
     progress.advance()
@@ -167,7 +167,7 @@ def _graph(points: npt.NDArray[Any], settings: Settings) -> Graph:
 
 
 def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParameters) -> Iterator[str]:
-    """Yield the cautions of a study about the sample metadata; nothing if a study would reject the metadata."""
+    """Yield cautions about the sample metadata; yield nothing if a study would reject the metadata."""
     if design is not None:
         yield from table_cautions(
             design.table, design.chosen, sizes, asked, blocks=design.blocks, adjust=asked.design, bias=asked.bias
@@ -177,12 +177,12 @@ def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParam
 def assess_noise(
     cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, settings: Settings, *, whole: bool, progress: Progress
 ) -> Noise | None:
-    """Compare samples on a graph over drawn cells, and return the sampling noise; None if it cannot be estimated.
+    """Compare samples on a graph over drawn cells, and return the sampling noise; None for too few samples or cells.
 
     Parameters
     ----------
     cohort, kept
-        The cells that `compare` would compare, and the indices of the samples that it would keep.
+        The cells that `compare` would compare, and the indices of the samples that `compare` would keep.
     graph, codes
         Graph over the drawn cells, and the sample of each cell.
     settings
@@ -197,7 +197,7 @@ def assess_noise(
         chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_SAMPLES).round().astype(np.int64)]
     try:
         comparison = _compare(graph, codes, np.sort(chosen), settings, progress)
-    except InvalidInputError:  # too few samples, or single cells, which `compare` reports itself
+    except InvalidInputError:  # too few samples, or samples of single cells; `compare` reports this itself
         return None
     noise = comparison.uncertainty
     assert noise is not None
@@ -232,14 +232,14 @@ def noise_facts(noise: Noise) -> str:
 
 
 def noise_cautions(noise: Noise | None, asked: StudyParameters) -> Iterator[str]:
-    """Yield the caution of `compare` about sampling noise, if this check can predict it."""
+    """Yield the warning about sampling noise that `compare` would give, if the drawn cells suffice to tell."""
     assessed = asked.bias == "corrected" or asked.n_bootstrap > 0
     if noise is not None and noise.whole and assessed and unreliable(noise.comparison):
         yield NOISY
 
 
 def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: int) -> tuple[float, int] | None:
-    """Return the approximate seconds and bytes of `compare`; None if nothing could be timed.
+    """Return the approximate duration (seconds) and memory (bytes) of `compare`; None if no stage could be timed.
 
     The time of each stage on the drawn cells is extrapolated to all nodes and samples.
     """
@@ -252,7 +252,7 @@ def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: 
     grown, samples = nodes / n_drawn, n_samples / len(trial.names)
     growth = {"diffuse measures": grown * samples, "compare": grown * samples**2}
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
-    if nodes < n_cells:  # k-means visits every cell; agreement is measured on 10,000 cells
+    if nodes < n_cells:  # k-means reads every cell; the agreement of landmarks takes 10,000 cells
         total += seconds["find neighbors"] * n_cells / n_drawn + sum(seconds.values()) * 10_000 / n_drawn
     total += START_SECONDS + SECONDS_PER_PERMUTATION * n_samples**2 * asked.n_permutations * n_variables
     return total, _memory(cohort, settings, nodes, trial)
@@ -296,8 +296,8 @@ def diagnose_file(settings: Settings, quiet: bool) -> list[str]:
     if reading.sample_key is None and format_of(Path(reading.path)) != "fcs":
         _show_candidates(reading.path, quiet)
     with watched(quiet) as progress:
-        # Do not require variables when reading, because `check_study` later reports all errors about them, not only the
-        # first.
+        # Do not check variables when reading, because `check_study` later reports all errors about variables, not only
+        # the first error.
         named = [*asked.required, *([] if asked.cells is None else [asked.cells])]
         apart = replace(reading, no_features=(*reading.no_features, *named))
         cohort = apart.read([], asked.random_state, progress)
@@ -336,7 +336,7 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
     yield (
         "cells",
         f"{cohort.n_cells:,}; {_per_sample(sizes)}; "
-        + (f"{counted(few, 'sample')} below {SMALL_SAMPLE}" if few else f"no sample below {SMALL_SAMPLE}")
+        + f"{counted(few, 'sample') if few else 'no sample'} below {SMALL_SAMPLE} cells"
         + (f", {single} of a single cell" if single else ""),
     )
     yield "features", f"{cohort.n_dimensions:,}: {listed(cohort.features, most=4)}; no missing values"
@@ -366,15 +366,15 @@ def _costs(cost: tuple[float, int] | None, asked: StudyParameters) -> Iterator[t
     if cost is not None:
         seconds, memory = cost
         spell = counted(round(seconds), "second") if seconds < 90 else counted(round(seconds / 60), "minute")
-        exact = "" if asked.units is None else ", plus the exact pairs of --units"
-        drawn = f", plus the replicates of --bootstrap {asked.n_bootstrap}" if asked.n_bootstrap else ""
+        exact = "" if asked.units is None else ", plus the exact distances of --units"
+        drawn = f", plus the {asked.n_bootstrap} replicates of --bootstrap" if asked.n_bootstrap else ""
         yield "compare", f"about {spell} and {memory / 1e9:.1f} GB of memory here{exact}{drawn}"
 
 
 def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) -> None:
     table = columns_of("variable", "kind", "values", "missing")
     samples = cohort.samples
-    with suppress(InvalidInputError):  # among the errors
+    with suppress(InvalidInputError):  # `check_study` has added this error to the errors
         samples = read_variables(samples, asked.numeric, asked.categorical)
     for name in list(samples.columns)[:VARIABLES_SHOWN]:
         column = samples[name]
@@ -394,7 +394,7 @@ def _show_variables(console: Console, cohort: Cohort, asked: StudyParameters) ->
     if table.row_count:
         console.print(table)
     else:
-        console.print(Text("No sample metadata, so nothing to test; --sample-sheet can add some."))
+        console.print(Text("No sample metadata, so there is nothing to test; --sample-sheet adds metadata."))
     left = max(len(cohort.samples.columns) - VARIABLES_SHOWN, 0) + max(len(cohort.varying) - VARIABLES_SHOWN, 0)
     if left:
         console.print(Text(f"and {left} more", style="dim"))

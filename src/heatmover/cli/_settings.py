@@ -51,8 +51,8 @@ FIRST = (
 # Order of the headings in the help; options without a heading belong to one command only.
 HEADINGS = (MAIN, None, INPUT, TESTS, METHOD, LARGE, RUN)
 DEFAULT_MEMORY = "4 GB"
-# Largest product samples^2 * cells of a demo. The embedding has about 4 * 10 * samples^2 * cells bytes, so at most 3
-# GB.
+# Largest product samples^2 * cells of a demo. The embedding takes about 4 * 10 * samples^2 * cells bytes, which is 3 GB
+# at this limit.
 LARGEST_DEMO = 80_000_000
 # Number of candidates for the sample column that an error lists.
 CANDIDATES = 6
@@ -64,7 +64,10 @@ Made = TypeVar("Made")
 
 
 def check_named(**options: str | None) -> None:
-    """Raise an error if a path is empty, which means the current folder, or contains NUL, which ends the name."""
+    """Raise an error if a path is empty or contains NUL.
+
+    An empty path would mean the current folder, and no path can contain NUL.
+    """
     for name, text in options.items():
         if text is not None and (not text or "\0" in text):
             option = name.upper() if name in ("file", "atlas") else f"--{name.replace('_', '-')}"
@@ -85,7 +88,7 @@ def check_places(
     out
         Folder for the results, or a file.
     names
-        Names of the files in the folder; an empty name is ``out`` itself.
+        Names of the files in the folder; an empty name means ``out`` itself.
     file, sample_sheet
         Paths of the input.
     checkpoint
@@ -115,9 +118,9 @@ def check_outside(option: str, place: str, others: Mapping[str, str | None], *, 
     place
         Output path.
     others
-        Other paths, by the names that messages use for them. Results may lie inside a folder of FCS files.
+        Other paths; the keys are their names in messages. Results may lie inside a folder of FCS files.
     itself
-        Whether the output path must not be a store itself. Stores that are replaced or resumed are allowed.
+        Whether an output path that is itself a store raises an error. False for stores that are replaced or resumed.
     """
     known = {Path(os.path.realpath(path)): what for what, path in others.items() if path}
     real = Path(os.path.realpath(place))
@@ -147,13 +150,13 @@ def check_sample_key(file: str, sample_key: str | None) -> None:
     more = f" and {len(columns) - CANDIDATES} more" if len(columns) > CANDIDATES else ""
     raise InvalidInputError(
         "--sample-key to name the column with the sample of each cell",
-        f"none; it could be {', '.join(likely)}{more}, perhaps --sample-key {columns[0].column}",
+        f"none; candidates: {', '.join(likely)}{more}, perhaps --sample-key {columns[0].column}",
         f"heatmover doctor {file} shows more",
     )
 
 
 def candidate_columns(file: str) -> list[Candidate]:
-    """Return the columns that could name the samples of a file, the likeliest first, or raise an error."""
+    """Return the columns that could name the samples, the likeliest first; raise an error if there are none."""
     columns = candidates(file)
     if not columns:
         raise InvalidInputError("--sample-key to name the column of the samples", "no suitable column")
@@ -193,10 +196,10 @@ class Reading:
         False, "--standardize", None, INPUT, help="Give every feature mean 0 and variance 1.")
     n_components: int | Literal["all"] | None = described(
         None, "--components", "N|all", INPUT, words={"all": "all"}, check=_components,
-        help="Reduce the features to N principal components, or keep all; required above 100 features.")
+        help="Reduce the features to N principal components, or keep all; required for more than 100 features.")
     cofactor: float | None = described(
         None, "--cofactor", "NUMBER", INPUT,
-        help="FCS: arcsinh(value / NUMBER); 5 is usual for mass, 150 for flow cytometry.")
+        help="FCS: transform by arcsinh(value / NUMBER); 5 is usual for mass cytometry, 150 for flow cytometry.")
     transform: str | None = described(
         None, "--transform", "arcsinh|logicle", INPUT, shown="as in the file",
         help=f"FCS: transform all channels except scatter and time; arcsinh needs {argument('cofactor')}.")
@@ -206,7 +209,7 @@ class Reading:
     on_missing: Literal["refuse", "drop"] = described(
         "refuse", "--missing", "refuse|drop", INPUT,
         check=check_one_of("refuse", "drop"),
-        help="If a feature of a cell is NaN or infinite: refuse raises an error, drop leaves the cell out.")
+        help="If a feature of a cell is NaN or infinite, refuse raises an error, and drop leaves out the cell.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -217,7 +220,7 @@ class Reading:
         """Read the cohort; required variables are checked before any value is read."""
         named = {name: getattr(self, name) for name in descriptions(Reading)}
         named |= {"no_features": list(self.no_features), "representation": self._representation()}
-        # An out-of-core run checks values only when it draws cells, so it needs no separate pass for the check.
+        # An out-of-core run checks values while it draws cells, so it needs no separate pass for the check.
         read = read_cohort
         if isinstance(comparer, InPieces):
             read = partial(read_in_pieces, memory=comparer.memory)
@@ -226,7 +229,7 @@ class Reading:
     def _representation(self) -> str | tuple[str, ...] | None:
         if not self.representation:
             return None
-        # A single name means a matrix of an AnnData file, but a column of a table or of FCS files.
+        # A single name is a matrix if the file is an AnnData, and a column if it is a table or an FCS folder.
         matrix = len(self.representation) == 1 and format_of(Path(self.path)) in ("h5ad", "zarr")
         return self.representation[0] if matrix else self.representation
 
@@ -252,7 +255,7 @@ class Settings:
         return reading.read(required, self.study.random_state, progress, comparer)
 
     def command(self, name: str, further: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the command, so that users can repeat it, with file names but without folders."""
+        """Return the command line, so that users can repeat the run; paths are reduced to file names."""
         words = [word for value in (self.reading, self.study) for word in _words(value)]
         return {"name": name, "line": shlex.join(["heatmover", name, Path(self.reading.path).name, *words, *further])}
 
@@ -281,7 +284,7 @@ def settings_of(typed: Mapping[str, Any]) -> Settings:
 
 
 def parse_names(option: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of an option that may be repeated, or contain several names separated by commas as in CSV.
+    """Return the names in the values of a repeatable option; a value may hold several names, separated as in CSV.
 
     Examples
     --------
@@ -314,7 +317,7 @@ def comparer_of(settings: Settings, running: Running) -> Iterator[Comparer]:
 
 @contextmanager
 def pieces_of(running: Running, study: StudyParameters) -> Iterator[InPieces | None]:
-    """Yield an InPieces if any out-of-core option is set, else None; check the parameters in ``study`` for it."""
+    """Yield an InPieces if any out-of-core option is set, else None; raise an error if ``study`` does not allow it."""
     if not running.resume and running.memory is running.scheduler is running.checkpoint is None:
         yield None
         return
@@ -334,8 +337,8 @@ class Running:
 
     # fmt: off
     memory: str | None = described(
-        None, "--memory", "SIZE", LARGE, shown="all cells in memory; 4GB with an option below",
-        help="Process the cells out of core, within SIZE of memory, such as 4GB or 800MB.")
+        None, "--memory", "SIZE", LARGE, shown="all cells in memory; 4GB if another out-of-core option is set",
+        help="Process the cells out of core, in at most SIZE of memory, such as 4GB or 800MB.")
     scheduler: str | None = described(
         None, "--scheduler", "ADDRESS", LARGE, shown="threads of this process",
         help="Run on the Dask cluster at ADDRESS, such as tcp://10.0.0.5:8786.")
@@ -343,7 +346,7 @@ class Running:
         None, "--checkpoint", "PATH", LARGE, help="Save intermediate results in the folder PATH.")
     resume: bool = described(
         False, "--resume", None, LARGE,
-        help="Resume from the checkpoint if it exists; the result is bit-identical.")
+        help="Resume from the checkpoint if it exists; the result is bit-identical to an uninterrupted run.")
     out: str = described("", "--out -o", "DIR", RUN, required=True, help="Folder for the results.")
     title: str | None = described(None, "--title", "TEXT", RUN, help="Title of the report.")
     n_jobs: int | None = described(
@@ -370,7 +373,7 @@ class DemoOptions:
         200, "--cells", "N", None, check=check_whole(10), help="Number of cells per sample; at least 10.")
     effect: float = described(
         2.0, "--effect", "NUMBER", None, check=lambda name, given: check_number(name, given, above=-1, at_most=1000),
-        help="Relative increase of the odds of one branch in cases; 0 for no difference.")
+        help="In cases, the expected odds of one branch are multiplied by 1 + NUMBER; 0 for no difference.")
     random_state: int = field(default=0, metadata={"parameter": descriptions(StudyParameters)["random_state"]})
     # fmt: on
 
@@ -406,7 +409,7 @@ class MapOptions:
         (), "--predict", "VARIABLE", None, help="Reference metadata to predict; repeatable.")
     out: str | None = described(
         None, "--out -o", "DIR", RUN,
-        help="Folder for the report and the table; a name ending in .csv writes only the table.")
+        help="Folder for the report and the table, or a name ending in .csv for the table only.")
     # fmt: on
 
 
@@ -475,7 +478,7 @@ def _is_option(told: Parameter) -> bool:
 
 
 def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
-    """Return a parameter of a command; its type is text, which `made` later converts and checks."""
+    """Return a parameter of a command; values are accepted as text, which `made` later converts and checks."""
     many = any(get_origin(each) in (tuple, Sequence) for each in (hint, *get_args(hint)))
     kind: Any = list[str] if many else bool if told.metavar is None else str
     default = (
@@ -550,7 +553,7 @@ def number(text: str, words: Mapping[str, Any]) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     try:
-        # A whole number too large for a float becomes infinite, which the caller rejects.
+        # A whole number that is too large for a float becomes infinity, which the caller rejects.
         return int(text) if isfinite(float(text)) else float(text)
     except ValueError:
         with suppress(ValueError):

@@ -89,7 +89,7 @@ def _show_findings(console: Console, study: Study) -> None:
         console.print(Text(clean(f"{paired.variable}: {paired.pairs}")))
     near = next((finding for finding in tested if finding.separation is not None), None)
     if near is not None:
-        # The sentence on pairs already reports the nearest samples.
+        # The sentence on pairs already describes the nearest samples.
         sentences = str(near.separation).splitlines()[: 1 if near is paired else 2]
         console.print()
         console.print(Text(clean(f"{near.variable}: {' '.join(sentences)}{near.near_adjusted}")))
@@ -152,7 +152,7 @@ def _nearest_table(study: Study, width: int) -> Table:
 
     def far(sample: int, other: int, distance: float) -> str:
         alike = intervals is not None and not intervals.distinguishable[sample, other]
-        # The mark replaces a space, because the columns already take the width of the terminal.
+        # The mark replaces a space, because the columns already fill the width of the terminal.
         return f" {ALIKE if alike else ' '}{distance:.3f}"
 
     table = columns_of("sample", *([short(variable)] if variable else []), *("nearest", "second", "third")[:count])
@@ -186,7 +186,7 @@ def _groups(study: Study) -> tuple[str, list[str], dict[str, str]]:
 
 
 def _some_of_each(groups: list[str]) -> list[int]:
-    """Return the samples to show, in order: all if they are few, otherwise an equal number from each group."""
+    """Return the samples to show, in order: all samples if they are few, otherwise about equally many of each group."""
     order = {name: place for place, name in enumerate(naturally(set(groups)))}
     members = [[i for i, group in enumerate(groups) if group == name] for name in order]
     turns = [i for turn in zip_longest(*members) for i in turn if i is not None]
@@ -205,4 +205,4 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "outliers", clean(study.outliers()["sentence"])
     advice = " ".join(diagnosis.advice) or "No problems found."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {advice}"
-    yield "scales", f"The coarsest is {model.max_scale_}: {study.comparison.max_scale_reason}."
+    yield "scales", f"The coarsest scale is {model.max_scale_}: {study.comparison.max_scale_reason}."

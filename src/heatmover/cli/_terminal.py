@@ -26,7 +26,7 @@ WORDY = ("effect", "values")
 LONGEST_NAME = 24
 # Width for output to a pipe or a file, so that no line is wrapped.
 UNWRAPPED = 10_000
-# Fewest steps of a stage for which a rate is shown; shorter stages end before the rate can be estimated.
+# Smallest number of steps of a stage for which a rate is shown. Shorter stages end before the rate can be estimated.
 LONG = 10_000
 
 
@@ -35,7 +35,7 @@ def output(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        # A name with characters that the terminal cannot encode must not end an hour's work.
+        # A character that the terminal cannot encode must not cause an error at the end of a long run.
         reconfigure(errors="backslashreplace")
     console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -45,7 +45,7 @@ def output(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def printed() -> Iterator[Console]:
-    """Yield a console for results; lines to a pipe or a file are not padded."""
+    """Yield a console for results; lines in a pipe or a file have no trailing spaces."""
     console = output()
     if console.is_terminal:
         yield console
@@ -78,12 +78,15 @@ def _shown(character: str) -> str:
 
 @contextmanager
 def whole_output() -> Iterator[None]:
-    """Run a command; if its output cannot be printed, report it and exit with code 2, or 1 if the pipe was closed."""
+    """Run a command, and exit if its output cannot be printed.
+
+    The exit code is 1 if the pipe was closed. Otherwise it is 2, with an error message.
+    """
     try:
         try:
             yield
         finally:
-            if sys.stdout is not None:  # closed before the command began
+            if sys.stdout is not None:  # None if it was closed before the command began
                 sys.stdout.flush()
     except OSError as error:
         if error.errno is None:  # not a system error: some libraries derive their own errors from OSError
@@ -91,7 +94,7 @@ def whole_output() -> Iterator[None]:
         if error.errno != errno.EPIPE:
             where = "".join(getattr(error, "__notes__", ()))
             sys.stderr.write(f"Error: Could not print the results ({error.strerror}){where}.\n")
-        with suppress(OSError):  # discard the remaining output; otherwise Python reports errors when it exits
+        with suppress(OSError):  # discard the remaining output; otherwise Python reports an error at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1 if error.errno == errno.EPIPE else 2) from None
 
@@ -116,7 +119,7 @@ def hanging(name: str, text: str, *, width: int = 8) -> Table:
 
 
 def columns_of(*headers: str) -> Table:
-    """Return an empty table without lines."""
+    """Return an empty table without borders."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for header in headers:
         table.add_column(header, no_wrap=header not in WORDY, overflow="ellipsis" if header not in WORDY else "fold")
@@ -124,7 +127,7 @@ def columns_of(*headers: str) -> Table:
 
 
 def short(name: object, longest: int = LONGEST_NAME) -> str:
-    """Return a name that fits into a column; long names lose their middle, because names often differ at their ends.
+    """Return a name that fits into a column; dots replace the middle of long names, which often differ at their ends.
 
     Examples
     --------
@@ -151,7 +154,7 @@ def fail(sentence: str) -> NoReturn:
 
 @contextmanager
 def watched(quiet: bool) -> Iterator[Progress]:
-    """Yield a progress receiver that draws bars in a terminal, writes one line per stage elsewhere, or is silent."""
+    """Yield a progress receiver: bars in a terminal, one line per stage elsewhere, and no output if ``quiet``."""
     console = output(stderr=True)
     if quiet:
         with warnings.catch_warnings():
@@ -176,7 +179,7 @@ def watched(quiet: bool) -> Iterator[Progress]:
 
 @final
 class _Pace(ProgressColumn):
-    """Column with rate and remaining time, for stages with many steps, such as cells."""
+    """Column with rate and remaining time of stages with many steps (for example, one step per cell)."""
 
     def render(self, task: Task) -> Text:
         if not task.total or task.total < LONG or task.finished or not task.speed or task.time_remaining is None:
@@ -193,7 +196,7 @@ class _Lines:
         self._console = console
 
     def stage(self, name: str, total: int) -> None:  # noqa: ARG002
-        with suppress(OSError):  # a failure to show progress must not end an hour's work
+        with suppress(OSError):  # an error while showing progress must not end a long run
             self._console.print(f"{name} ...")
 
     def advance(self, steps: int = 1) -> None:

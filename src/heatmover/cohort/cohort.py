@@ -1,6 +1,6 @@
 """Define `Cohort`, cells of many samples, read from files when needed, and shift batches; for users, studies, atlases.
 
-For users as `heatmover.Cohort`, and for all other modules. Reads the files of the cohort, and writes nothing.
+`Cohort` is public as `heatmover.Cohort`. This module reads the files of the cohort, and writes nothing.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Cohort:
         Sample metadata: a DataFrame with one row per sample, in the order of ``names``, and one column for every
         annotation that is constant within samples.
     varying
-        Number of samples in which an annotation varies, by name of the annotation; without annotations that vary in no
-        sample.
+        Number of samples within which an annotation varies, by name of the annotation. Annotations that vary in no
+        sample are left out.
     warnings
         Warnings for the user, in sentences.
     source
@@ -118,8 +118,8 @@ class Cohort:
     unused
         Columns or channels that are not features, each with the reason; empty if the user named the features.
     unchecked
-        Whether some values have not been checked. They are checked when they are read, with the same error as in
-        `checked`.
+        Whether some values have not been checked yet. These values are checked when they are read; an invalid value
+        raises the same error as in `checked`.
 
     Examples
     --------
@@ -182,7 +182,7 @@ class Cohort:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """Options by which FCS files were converted to features (cofactor, transform, compensate); else empty."""
+        """Options that convert FCS files to features (cofactor, transform, compensate); empty for other files."""
         base = self.reader.base
         return dict(base.measured._asdict()) if hasattr(base, "measured") else {}
 
@@ -247,7 +247,7 @@ class Cohort:
         return np.array(self.names, dtype=object)[self.codes]
 
     def variable(self, name: str) -> Any:
-        """Return one column of the sample metadata as a Series, or raise an error if it does not exist."""
+        """Return one column of the sample metadata as a Series, or raise an error if there is no such column."""
         return self.samples[check_variable(name, list(self.samples.columns), self.varying, len(self.names))]
 
     def annotation(self, name: str) -> tuple[Int32, tuple[str, ...]]:
@@ -261,7 +261,7 @@ class Cohort:
         Returns
         -------
         codes : ndarray of shape (n_cells,)
-            Value of each cell, as an index into the returned names; -1 if it is missing.
+            Value of each cell, as an index into the returned names; -1 for missing values.
         names : tuple of str
             Distinct values, in natural order.
         """
@@ -330,7 +330,7 @@ def _changed(expected: str, found: str) -> InvalidInputError:
 @final
 @dataclass(frozen=True, eq=False)
 class ShiftedReader(Reader):
-    """Reader of the points of another reader, from which the shifts of the batches are subtracted.
+    """Reader that subtracts the shift of each batch from the points of another reader.
 
     Attributes
     ----------
@@ -351,7 +351,7 @@ class ShiftedReader(Reader):
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[Block]:
         """Yield the shifted points of a range of cells."""
-        # The last row, zero, is selected by batch -1: these cells are not shifted.
+        # Batch -1 selects the last row, which is zero, so that these cells are not shifted.
         table = np.vstack([self.shifts, np.zeros((1, self.shifts.shape[1]))])
         done = start - self.first
         for block in self.inner.blocks(start, stop, size):
@@ -366,7 +366,7 @@ class ShiftedReader(Reader):
 
 
 def shifted_cohort(cohort: Cohort, batches: npt.NDArray[np.int16], shifts: Float64) -> Cohort:
-    """Return a cohort from whose points the shifts of the batches are subtracted.
+    """Return a cohort that subtracts the shift of each batch from the points.
 
     Parameters
     ----------

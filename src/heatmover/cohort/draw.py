@@ -1,6 +1,6 @@
 """Draw cells by hashes of their values, in proportion or equally many per sample; for `study`, `atlas`, `cli`.
 
-For studies, atlases and out-of-core runs; reads files only through a `Cohort`.
+Studies, atlases and out-of-core runs use this module, which reads files only through a `Cohort`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DrawnCells(NamedTuple):
 def draw_cells(cohort: Cohort, most: int, seed: int, kept: Intp | None = None, among: Intp | None = None) -> DrawnCells:
     """Draw at most ``most`` cells from the samples ``kept``, in proportion to their sizes, at least one per sample.
 
-    Cells are drawn by hashes of their values, so the draw does not depend on their order. Only cells in the rows
+    Cells are drawn by hashes of their values, so the draw does not depend on the order of cells. Only cells in the rows
     ``among`` are drawn; None for all rows.
     """
     samples = np.arange(len(cohort.names))
@@ -200,7 +200,7 @@ def equal_count(equal_cells: bool | int, sizes: IntArray, names: Sequence[str], 
     sizes, names
         ``(n_samples,)``: number of cells and name of each sample.
     can_leave_out
-        Whether the caller has an argument that leaves small samples out, which the error then suggests.
+        Whether the caller has an argument that leaves small samples out, so that the error suggests this argument.
 
     Examples
     --------
@@ -217,21 +217,21 @@ def equal_count(equal_cells: bool | int, sizes: IntArray, names: Sequence[str], 
         if equal_cells is not True and np.min(sizes) > 1:
             advice += f", or draw at most {int(np.min(sizes))}"
         raise InvalidInputError(
-            f"at least {counted(least, 'cell')} in every sample, to draw equally many",
-            f"fewer in {len(few)} of {len(names)} ({listed(few)})",
+            f"at least {counted(least, 'cell')} in every sample, to draw equally many cells",
+            f"fewer in {len(few)} of {counted(len(names), 'sample')} ({listed(few)})",
             advice,
         )
     return count
 
 
 def hash_seed(random_state: int | None) -> int:
-    """Return the seed of the hashes by which equally many cells are drawn."""
+    """Return the seed of the hashes that determine which cells are drawn."""
     own = np.random.default_rng() if random_state is None else np.random.default_rng([random_state, STREAM])
     return int(own.integers(2**62))
 
 
 def sample_salt(name: str) -> int:
-    """Return a number computed from the name of a sample, so that its draw does not depend on the other samples."""
+    """Return a number computed from the name of a sample, so that a sample's draw does not depend on other samples."""
     return crc32(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
 
 
@@ -260,7 +260,7 @@ def smallest(hashes: UInt64, count: int) -> Intp:
 
 
 def _mixed(words: UInt64) -> UInt64:
-    """Return words in which every bit depends on all bits of the input (the finalizer of splitmix64)."""
+    """Return 64-bit words in which every bit depends on all bits of the input (the finalizer of splitmix64)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,6 +1,7 @@
 """Read a cohort from files: detect the format, choose samples, features, metadata, fit a PCA; for users, `cli`, `tl`.
 
-For users as `heatmover.read_cohort`. Reads the file or folder of cells and the sample sheet, and writes nothing.
+`read_cohort` is public as `heatmover.read_cohort`. This module reads the file or folder of cells and the sample sheet,
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ def _open(
     for name, value in measured._asdict().items():
         if value is not None:
             raise InvalidInputError(
-                f"{argument(name)} for FCS files only",
-                f"{argument(name, value)} and {article(KINDS.get(format, format))}",
+                f"FCS files for {argument(name, value)}",
+                article(KINDS.get(format, format)),
+                f"leave out {argument(name, value)}",
             )
     with readable(place, KINDS.get(format, format)):
         reader: Reader
@@ -142,7 +144,7 @@ def _file_format(path: Path) -> str:
     format = SUFFIXES.get(suffix)
     seen = next((name for name, first in BEGINNINGS.items() if beginning.startswith(first)), None)
     if beginning.startswith(b"FCS"):
-        raise InvalidInputError("a folder of .fcs files", "a single one", "pass the folder that holds it")
+        raise InvalidInputError("a folder of .fcs files", "a single file", "pass the folder that contains the file")
     if format in BEGINNINGS and seen != format:
         content = article(KINDS[seen]) if seen else "something else"
         raise InvalidInputError(article(KINDS[format]), f"that {quoted_path(str(path))} is {content}")
@@ -241,7 +243,7 @@ def read_cohort(
         files or samples raise an error.
     memory
         Memory limit for reading, in bytes or as text such as ``"4 GB"``. If a table has too many columns, or an FCS
-        file too many cells, an error states how much memory is needed. Default: no limit.
+        file has too many cells, an error states how much memory is needed. Default: no limit.
     random_state
         Seed of the randomized PCA, used above 500 features.
     progress
@@ -299,7 +301,7 @@ def read_cohort(
             raise InvalidInputError(
                 f"at most {MOST_COLUMNS} features, or {argument('n_components')}",
                 counted(len(reader.features), "feature"),
-                f"{argument('n_components', 50)} reduces them by PCA, {argument('n_components', 'all')} keeps them",
+                f"{argument('n_components', 50)} reduces them by PCA, and {argument('n_components', 'all')} keeps them",
             )
         needs_all = standardize or kept is not None or on_missing == "drop" or isinstance(reader.base, DelimitedReader)
         looked = look_through(reader, codes.size, progress) if needs_all or not look_later else None
@@ -346,7 +348,7 @@ def check_measurement(cofactor: Any, transform: Any, compensate: Any) -> Measure
     if transform == "arcsinh" and number is None:
         raise InvalidInputError(
             f"{argument('cofactor')} with {argument('transform', 'arcsinh')}", "none",
-            "5 is usual for mass, 150 for flow cytometry",
+            "5 is usual for mass cytometry, and 150 for flow cytometry",
         )  # fmt: skip
     if transform == "logicle" and number is not None:
         raise InvalidInputError(
@@ -469,7 +471,7 @@ def _by_name(
 
 
 def _annotates_cells(table: SampleTable, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning, which suggests another column, if the sample column looks like an annotation of cells."""
+    """Yield a warning that suggests another column if the sample column looks like an annotation of cells."""
     shared = table.shared()
     if shared is not None:
         (column, everywhere), key = shared, quoted(table.sample_key)

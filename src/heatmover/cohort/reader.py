@@ -1,6 +1,6 @@
 """Define `Reader`, the interface to labels and values in a file of cells; for `cohort`, `study.scale`; opens no file.
 
-For the file formats, `Cohort` and out-of-core runs; opens no file itself.
+The file formats, `Cohort` and out-of-core runs use this module, which opens no file itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Block = Any
 # undecided features, ``(n_rows, n_features)`` with NaN for missing values, or None without undecided features.
 LabelBlock = tuple[Any, Mapping[str, Any], Float64 | None]
 
-# Number of rows of labels and annotations to read at a time; with 20 columns of strings, these take about 100 MB.
+# Number of rows of labels and annotations to read at a time; these rows take about 100 MB with 20 columns of strings.
 LABEL_ROWS = 65_536
 
 
@@ -65,7 +65,7 @@ class Reader(ABC):
     kind
         Description of the file in words, such as "Parquet file".
     features
-        Name of each column of the values.
+        Names of the features, one for each column of the values.
     annotations
         Columns of the file that may describe samples or cells; None for formats without annotations.
     undecided
@@ -117,7 +117,7 @@ class Reader(ABC):
         return inner
 
     def place(self, row: int) -> str:
-        """Return the location of a cell in words: its row, counted from 0, or for example its line in a file."""
+        """Return the location of a cell in words: the row, counted from 0, or in some formats the line or event."""
         return f"row {row}" if self.inner is None else str(self.inner.place(row))
 
     def within(self, start: int, stop: int) -> Self:  # noqa: ARG002
@@ -148,9 +148,9 @@ class SubsetReader(Reader):
     Attributes
     ----------
     rows
-        Rows of the kept cells in ``inner``, ascending; the first ``first`` kept rows are left out.
+        Rows of the kept cells in ``inner``, ascending.
     first
-        Number of kept rows that were left out before ``rows``.
+        Number of kept cells that precede ``rows`` and are not part of this reader.
     """
 
     rows: IntArray
@@ -192,7 +192,7 @@ class SubsetReader(Reader):
 
 
 def spans(start: int, stop: int, size: int, step: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of consecutive blocks of at most ``size`` rows; if possible, end at multiples of ``step``.
+    """Yield start and stop of consecutive blocks of at most ``size`` rows, ending at multiples of ``step`` if possible.
 
     If a block ends within a chunk of a file, the chunk is read twice.
 

@@ -1,6 +1,6 @@
 """Build the table of samples from labels and annotations of cells, in blocks; for `cohort`, `study` and `tl`.
 
-For `read_cohort`, `Cohort` and `heatmover.tl`; reads files only through a `Reader`.
+`read_cohort`, `Cohort` and `heatmover.tl` use this module, which reads files only through a `Reader`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ BOOLEANS = {"True": True, "False": False, "TRUE": True, "FALSE": False, "true": 
 @final
 @dataclass
 class Mixture:
-    """Numbers of numeric and other values in a text column, and the first value that is not numeric."""
+    """Counts of numeric and text values in a text column, and the first value that is not a number."""
 
     numbers: int = 0
     texts: int = 0
-    # Number of values with a leading zero, or with more digits than a float can store. These values are names, and so
-    # are all other numbers in their column.
+    # Number of values with a leading zero, or with more digits than a float can store. These values are names, so all
+    # numbers in their column are read as names.
     padded: int = 0
     row: int = -1
     value: str = ""
@@ -71,7 +71,7 @@ class Mixture:
 
     @property
     def mostly_numbers(self) -> bool:
-        """Whether more values are numbers than text, so that the text is more likely an error than a name."""
+        """Whether numbers outnumber text, so that the text is probably an error, not a name."""
         return self.numbers > self.texts and self.texts > self.padded
 
     def add(self, codes: Intp, uniques: Sequence[object], decimal: str, row: int) -> None:
@@ -147,7 +147,8 @@ class SampleTable:
         self.sample_key = sample_key
         self.decimal = decimal
         self.columns = np.array([*annotations, *undecided], dtype=object)
-        # Numeric and other values in each text column; and columns whose values cannot be compared, such as lists.
+        # Counts of numeric and text values in each text column; and columns whose values cannot be compared, such as
+        # lists.
         self.mixtures: dict[str, Mixture] = {}
         self.odd: set[str] = set()
         self.n_cells = 0
@@ -155,7 +156,7 @@ class SampleTable:
         self._codes: list[Int32] = []
         self._labels = LabelNames(f"samples in {quoted(sample_key)}")
         self._places: dict[str, int] = {}
-        # For each annotation: the values of the first cells of all samples, each with a number.
+        # For each annotation: the values that occur in the first cell of a sample, each with a number.
         self._values: dict[str, dict[object, int]] = {name: {} for name in annotations}
         # (n_samples, n_columns): the first number of each sample, and whether the sample also has other numbers.
         self._first = np.empty((0, self.columns.size))
@@ -223,10 +224,10 @@ class SampleTable:
             del self._pairs[name]
 
     def shared(self) -> tuple[str, int] | None:
-        """Return a column of donors or samples whose values all occur with most labels, and the number of those labels.
+        """Return a column of donors or samples, and the number of labels that occur with all of its values.
 
-        Labels that occur in all donors or samples probably describe cells. If several columns qualify, return the
-        column with the most values; if no column qualifies, return None.
+        Labels that occur in all donors or samples probably describe cells. A column qualifies if most labels occur with
+        all of its values. If several columns qualify, return the column with the most values; if none, return None.
         """
         candidates = []
         for name, pairs in self._pairs.items():
@@ -237,7 +238,7 @@ class SampleTable:
         return max(candidates)[1:] if candidates else None
 
     def finish(self, place: Callable[[int], str] = "row {}".format) -> tuple[tuple[str, ...], Int32]:
-        """Return the sample names in natural order, and the sample of each cell as index; raise if a label is missing.
+        """Return the sample names in natural order, and the index of each cell's sample; raise if a label is missing.
 
         Parameters
         ----------
@@ -262,7 +263,7 @@ class SampleTable:
 
     @property
     def varying(self) -> dict[str, int]:
-        """Number of samples in which a column varies, by name of the column; without columns that vary in no sample."""
+        """Number of samples within which a column varies, by name; columns that vary in no sample are left out."""
         counts = zip(self.columns.tolist(), self._varying.sum(axis=0).tolist(), strict=True)
         return {name: count for name, count in counts if count and name not in self.odd}
 
@@ -292,7 +293,7 @@ class SampleTable:
         return self._places.setdefault(self._labels.add(label), len(self._places))
 
     def _numbered(self, name: str, column: Any, first: Intp) -> Float64:
-        """Return a number for the annotation of each cell: NaN if it is missing, -1 if no first cell has this value.
+        """Return a number for the annotation of each cell: NaN if missing, -1 if the value occurs in no first cell.
 
         ``first`` contains the row of the first cell of each sample in this block.
         """
@@ -322,7 +323,7 @@ def _positions(block: Any, place: Callable[[object], int]) -> Int32:
 
 
 def _in_natural_order(places: Mapping[str, int], codes: Iterable[Int32]) -> tuple[list[int], tuple[str, ...], Int32]:
-    """Return the natural order of names, the sorted names, and each value as an index into them; -1 stays -1."""
+    """Return the natural order of names, the sorted names, and the index of each value's name; -1 stays -1."""
     names = list(places)
     order = natural_order(names)
     position = np.full(len(names) + 1, -1, dtype=np.int32)
@@ -362,7 +363,7 @@ def number_pattern(decimal: str) -> re.Pattern[str]:
 
 
 def long_name(text: str) -> bool:
-    """Return whether digits are too long for a float; they are then a name, because two could become one number."""
+    """Return whether digits are too long for a float. Such digits are a name: two names could become one float."""
     digits = text.lstrip("+-")
     if len(digits) <= 15 or not (digits.isascii() and digits.isdigit()):
         return False
@@ -384,7 +385,7 @@ def from_text(values: list[object], decimal: str = ".") -> list[object]:
 
 
 def check_variable(name: str, known: Sequence[str], varying: Mapping[str, int], n_samples: int) -> str:
-    """Return the checked name of a column of sample metadata; if it does not exist, the error explains why."""
+    """Return the checked name of a column of sample metadata; if there is no such column, the error explains why."""
     if name in varying and name not in known:
         raise InvalidInputError(
             f"{quoted(name)} to be constant within each sample",
@@ -415,8 +416,8 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
     """Return the name of a column that differs between the cells of a sample, or raise an error."""
     if reader.annotations is None:
         raise InvalidInputError(
-            f"{argument('cells')} to be a column of the cells",
-            f"{quoted(name)} and a {reader.kind}, which has no such columns",
+            f"a file with columns of cells for {argument('cells', name)}",
+            f"a {reader.kind}, which has no such columns",
             f"{argument('cells', 'auto')} clusters the cells",
         )
     if name in set(constant):
@@ -429,7 +430,7 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
 
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:
-    """Read the values of all cells in a column, encoded as by `encode`."""
+    """Read an annotation of all cells, in the encoding of `encode`."""
     if reader.inner is not None:
         codes, names = read_annotation(reader.inner, name)
         return codes[reader.rows] if isinstance(reader, SubsetReader) else codes, names

@@ -1,6 +1,6 @@
 """Check values of cells, compute moments, standardize, fit and apply a PCA; for `cohort`, `study`, `atlas`.
 
-For `read_cohort`, `Cohort` and atlases; reads files only through a `Reader`.
+`read_cohort`, `Cohort` and atlases use this module, which reads files only through a `Reader`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from heatmover._base.storage import Record
 from heatmover._base.threads import while_reading
 from heatmover._base.types import Bool, Float64, FloatArray, Int32, Int64, Intp
 from heatmover._base.validation import check_threads
-from heatmover._base.words import counted, listed, quoted
+from heatmover._base.words import counted, listed, quoted, verb
 from heatmover.cohort.reader import Block, Reader, SubsetReader
 from heatmover.errors import InvalidInputError, argument
 
 Blocks = Callable[[], Iterator[Block]]
-# Largest size in bytes of data that stay in memory between the passes of the PCA.
+# Largest size in bytes of the data that the PCA keeps in memory between its passes.
 HELD_BYTES = 1 << 28
-# Up to this number of columns, the covariance is computed in one pass and solved exactly. For 8,000 cells, the exact
-# solution took 38 s with 3,000 columns. The subspace iteration takes 2 s with 5,000 columns.
+# Largest number of columns for which the covariance is computed in one pass and decomposed exactly. For 8,000 cells,
+# the exact decomposition took 38 s with 3,000 columns. The subspace iteration takes 2 s with 5,000 columns.
 MOST_EXACT_COLUMNS = 500
 # Number of passes of the subspace iteration, and number of additional directions. For 8,000 cells and 5,000 columns
-# with variances proportional to 1/j, 50 components explain less variance than exact components by 3e-4, and the worst
-# component by 8e-3.
+# with variances proportional to 1/j, the variance that 50 components explain is below the exact value by 3e-4 in total,
+# and by 8e-3 for the worst component.
 POWER_PASSES, EXTRA_DIRECTIONS = 5, 20
 
 
@@ -113,7 +113,7 @@ class Moments:
 
 
 def _finished(count: int, total: float, total_rest: float, squares: float, squares_rest: float) -> tuple[float, float]:
-    """Return mean and sum of squared deviations from sums and their rounding errors; on overflow, the latter is 0."""
+    """Return mean and sum of squared deviations, given sums and their rounding errors; on overflow, the second is 0."""
     if not math.isfinite(total + total_rest + squares + squares_rest):
         return total / count, 0.0
     whole = Fraction(total) + Fraction(total_rest)
@@ -204,7 +204,7 @@ def principal_components(
     values, vectors = np.linalg.eigh((small + small.T) / 2)
     order = np.argsort(values)[::-1][:n_components]
     components = basis @ vectors[:, order]
-    # Choose the sign of each component so that its largest entry is positive, as scikit-learn does.
+    # Choose the sign of each component so that its entry of largest magnitude is positive, as scikit-learn does.
     largest = np.abs(components).argmax(axis=0)
     components *= np.where(components[largest, np.arange(order.size)] < 0, -1.0, 1.0)
     return Projection(mean, scale, components, np.maximum(values[order], 0.0))
@@ -229,8 +229,8 @@ def fit_projection(
     n_components
         Number of components; None for no PCA.
     random_state, progress
-        Generator of the initial directions for more than 500 columns; and object that receives the stage "principal
-        components".
+        Generator of the initial directions, used only for more than 500 columns; and object that receives the stage
+        "principal components".
     standardize
         Whether to divide each column by its standard deviation.
     memory
@@ -290,8 +290,7 @@ class ValueCheck:
     n_rows
         Number of cells.
     n_bad, rows
-        Number of values that are NaN or infinite, and the rows with these values, counted from the first of the checked
-        cells.
+        Number of values that are NaN or infinite, and the rows with these values, counted from the first checked cell.
     moments
         Moments of all rows without NaN or infinity.
     """
@@ -315,12 +314,14 @@ def look_through(reader: Reader, n_cells: int, progress: Progress) -> ValueCheck
         done += block.n_rows
         progress.advance(block.n_rows)
     if done != n_cells:
-        raise InvalidInputError(f"values of {counted(n_cells, 'cell')}", f"values of {done}", "the file may be damaged")
+        raise InvalidInputError(
+            f"values of {counted(n_cells, 'cell')}", f"values of {counted(done, 'cell')}", "the file may be damaged"
+        )
     return ValueCheck(done, n_bad, np.concatenate(bad), moments)
 
 
 def not_finite_error(check: ValueCheck, reader: Reader, names: Sequence[str], codes: Int32) -> InvalidInputError:
-    """Return the error for NaN or infinite values; it states the first cell and the number of values in each sample."""
+    """Return the error for NaN or infinite values, with the first affected cell and the number of cells per sample."""
     lost = np.bincount(codes[check.rows], minlength=len(names))
     first = int(check.rows[0])
     where = f"; {_listed_counts(names, lost)}" if np.count_nonzero(lost) > 1 else ""
@@ -328,7 +329,7 @@ def not_finite_error(check: ValueCheck, reader: Reader, names: Sequence[str], co
         "features without NaN or infinity",
         f"{counted(check.n_bad, 'such value')} in {counted(check.rows.size, 'cell')} (first: "
         f"{reader.place(first)}, sample {quoted(names[int(codes[first])])}{where})",
-        f"remove those cells, impute the values, or {argument('on_missing', 'drop')}",
+        f"remove those cells, impute the values, or use {argument('on_missing', 'drop')}",
     )
 
 
@@ -340,7 +341,8 @@ def drop_rows(check: ValueCheck, reader: Reader, names: Sequence[str], codes: In
     if empty:
         raise InvalidInputError("a cell without NaN or infinity in every sample", f"none in {listed(empty)}")
     where = _listed_counts(names, lost)
-    note = f"{check.rows.size:,} of {counted(codes.size, 'cell')} were left out because of NaN or infinity: {where}."
+    were = verb(check.rows.size, "was", "were")
+    note = f"{check.rows.size:,} of {counted(codes.size, 'cell')} {were} left out because of NaN or infinity: {where}."
     kept = np.ones(codes.size, dtype=bool)
     kept[check.rows] = False
     return SubsetReader.of(reader, kept, (note,)), codes[kept]

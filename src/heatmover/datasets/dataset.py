@@ -119,7 +119,8 @@ class Dataset:
         Parameters
         ----------
         n_jobs
-            Number of threads; None or -1 for all available cores. The result is bit-identical for any number.
+            Number of threads; None or -1 for all available cores. The result is bit-identical for any number of
+            threads.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class Dataset:
         )
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Any, ...]]:
-        # Default pickling fails, because a read-only mapping cannot be pickled, and it would make arrays writable.
+        # Default pickling fails on the read-only mapping, and default unpickling would make arrays writable.
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["annotations"] = dict(self.annotations)
         return Dataset, tuple(values.values())

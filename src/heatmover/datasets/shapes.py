@@ -91,7 +91,7 @@ def make_clouds(
 
 
 def check_non_negative(name: str, value: object) -> float:
-    """Return ``value`` as a float, or raise an error unless it is a finite number of at least zero."""
+    """Return ``value`` as a float; raise an error if it is not a finite number of at least zero."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
         raise InvalidInputError(f"{name} to be a finite number of at least 0", repr(value))

@@ -45,8 +45,8 @@ class Effect:
         Change of the expected odds that a cell is in the branch: in cases, the odds are ``1 + enrichment`` times the
         odds in controls. 0 means no difference, 1 doubles the odds, and a value between -1 and 0 depletes the branch.
     progression
-        Shift of the cells of cases along the branch. Their mean position is ``(1 + progression) / (2 + progression)``
-        of the length of the branch; with 0 it is 1/2, as in controls.
+        Shift of the cells of cases along the branch. The mean position of these cells is ``(1 + progression) / (2 +
+        progression)`` of the length of the branch; without a shift the mean position is 1/2, as in controls.
 
     Examples
     --------
@@ -79,15 +79,15 @@ def cohort(
 ) -> Dataset:
     """Simulate a single-cell cohort: samples of cells that differentiate along a tree, controls and cases.
 
-    Branch 0 is the trunk. One after another, the branches split in two until there are ``n_branches`` (the last split
-    may be threefold). Branches are curved and one unit long. Each sample has its own composition, the shares of the
-    branches among its cells, drawn from a Dirichlet distribution around equal shares. Half of the samples are cases,
-    which differ in the last branch.
+    Branch 0 is the trunk. The branches split in two, one after another, until there are ``n_branches`` (the last split
+    may be threefold). Branches are curved and one unit long. The composition of a sample (the shares of the branches
+    among its cells) is drawn from a Dirichlet distribution around equal shares. Half of the samples are cases, which
+    differ in the last branch.
 
     Parameters
     ----------
     n_samples
-        Number of samples, at least 2. If it is odd, there is one more control than cases.
+        Number of samples, at least 2. An odd number gives one control more than cases.
     cells_per_sample
         Number of cells of each sample.
     n_branches
@@ -101,7 +101,7 @@ def cohort(
         ``"control-03"`` and ``"case-03"`` come from one donor. Donors differ as much as samples of an unpaired cohort,
         and the two samples of a donor have similar compositions. ``n_samples`` must then be even.
     n_dimensions
-        Dimensions of the ambient space, at least 3. In more than 3 the tree is rotated at random.
+        Number of dimensions of the ambient space, at least 3. In more than 3 dimensions, the tree is rotated at random.
     noise
         Standard deviation of Gaussian noise in every direction of the ambient space. The ground truth is free of noise.
     random_state
@@ -130,7 +130,9 @@ def cohort(
     """
     n_samples = check_integer("n_samples", n_samples, minimum=2)
     if check_truth("paired", paired) and n_samples % 2:
-        raise InvalidInputError("an even n_samples, two per donor", repr(n_samples), "add one, or use paired=False")
+        raise InvalidInputError(
+            "an even n_samples, two per donor", repr(n_samples), "add one sample, or use paired=False"
+        )
     cells_per_sample = check_integer("cells_per_sample", cells_per_sample, minimum=1)
     # More branches might intersect.
     n_branches = check_integer("n_branches", n_branches, minimum=3, maximum=MOST_BRANCHES)
@@ -211,8 +213,8 @@ class BranchingTree:
     depths
         (n_branches,): distance from the root to the beginning of each branch.
     partings
-        (n_branches, n_branches): distance from the root to the end of the last branch that the paths from the root to
-        the ends of two branches share.
+        (n_branches, n_branches): distance from the root to the point at which the paths to the ends of two branches
+        separate.
     """
 
     parents: Int64
@@ -264,7 +266,8 @@ def _deflect(frame: Float64, azimuth: float) -> Float64:
     """Return the frame of a branch that leaves its parent at the angle DEFLECTION and at an azimuth around it."""
     forward, bend, across = frame
     outward = np.cos(azimuth) * bend + np.sin(azimuth) * across
-    # The branch bends sideways: bent outward it would curl back to its parent, bent inward it would meet its siblings.
+    # The branch bends sideways. If it bent outward, it would curl back to its parent; if it bent inward, it would meet
+    # its siblings.
     sideways = np.cross(forward, outward)
     leaving = np.cos(DEFLECTION) * forward + np.sin(DEFLECTION) * outward
     return np.array([leaving, sideways, np.cross(leaving, sideways)])

@@ -22,7 +22,7 @@ from heatmover.measures import MASS_TOLERANCE
 
 
 def check_tensor(name: str, values: object) -> None:
-    """Raise an error unless this is a tensor of float32 or float64."""
+    """Raise an error if ``values`` is not a tensor of float32 or float64."""
     if not isinstance(values, torch.Tensor):
         raise InvalidInputError(f"{name} to be a torch.Tensor", type(values).__name__, "use torch.as_tensor")
     if values.dtype not in (torch.float32, torch.float64):
@@ -33,7 +33,7 @@ def check_tensor(name: str, values: object) -> None:
 
 
 def check_together(**tensors: torch.Tensor) -> None:
-    """Raise an error unless all tensors have the same type and are on the same device."""
+    """Raise an error if the tensors differ in type or device."""
     for what, advice in (("dtype", "call .to(dtype) on one of them"), ("device", "call .to(device) on one of them")):
         values = {name: getattr(tensor, what) for name, tensor in tensors.items()}
         if len(set(values.values())) > 1:
@@ -76,7 +76,7 @@ def check_masses(name: str, masses: Any, n_points: int, *, normalize: bool) -> t
 
 
 def check_points(name: str, points: Any, *, n_points: int | None = None, n_dimensions: int | None = None) -> None:
-    """Raise an error unless this is a tensor of finite positions ``(..., n_points, n_dimensions)``."""
+    """Raise an error if ``points`` is not a tensor of finite positions ``(..., n_points, n_dimensions)``."""
     check_tensor(name, points)
     rows, columns = n_points or "n_points", n_dimensions or "n_dimensions"
     wrong = points.ndim < 2 or points.numel() == 0
@@ -86,7 +86,7 @@ def check_points(name: str, points: Any, *, n_points: int | None = None, n_dimen
     bad = ~torch.isfinite(points.detach()).all(dim=-1)
     if bad.any():
         first = bad.nonzero()[0].tolist()[-1]
-        raise InvalidInputError(f"finite {name}", f"{int(bad.sum())} that are not (first: point {first})")
+        raise InvalidInputError(f"finite {name}", f"{int(bad.sum())} with NaN or infinity (first: point {first})")
 
 
 def embed(masses: torch.Tensor, model: DiffusionEMD) -> torch.Tensor:
@@ -103,8 +103,8 @@ def embed(masses: torch.Tensor, model: DiffusionEMD) -> torch.Tensor:
     Returns
     -------
     Tensor
-        Embedding ``(n_measures, n_features)`` with the type and on the device of ``masses``. It is computed on the CPU
-        in the precision of the model; for double precision use ``DiffusionEMD(dtype="float64")``.
+        Embedding ``(n_measures, n_features)`` with the type and on the device of ``masses``. The embedding is computed
+        on the CPU in the precision of the model; for double precision use ``DiffusionEMD(dtype="float64")``.
 
     Examples
     --------
@@ -175,10 +175,11 @@ class _Embedding(torch.autograd.Function):
 
 # The mass of a new point is spread by a kernel half as wide as the kernel of the graph. The number of nodes that
 # receive mass is ENTRY_NODES times the number of neighbors in the graph. Weights fall to zero at the farthest of these
-# nodes. Otherwise the loss would jump where another node replaces the farthest node. The gradient then missed 25% of
-# the change of the loss along a path in 2-D, 40% in 3-D and 70% in R^10. With weights that fall to zero, the gradient
-# misses less than 1%. With as many nodes as neighbors, a cloud moved by its gradient in R^10 ended 0.35 from its goal.
-# With twice as many nodes, the cloud ended 0.15 from its goal (0.17 with weights that do not fall to zero).
+# nodes. Otherwise the loss would jump where another node replaces the farthest node. Because of these jumps, the
+# gradient missed 25% of the change of the loss along a path in 2-D, 40% in 3-D and 70% in 10-D. With weights that fall
+# to zero, the gradient misses less than 1%. With as many nodes as neighbors, a cloud in 10-D moved by its gradient
+# ended 0.35 from its goal. With twice as many nodes, the cloud ended 0.15 from its goal (0.17 with weights that do not
+# fall to zero).
 ENTRY_WIDTH, ENTRY_NODES = 0.5, 2
 # Added to weights before they are divided by their sum, so that equally distant nodes share the mass.
 TIED = 1e-6
@@ -205,12 +206,12 @@ class DiffusionEMDLoss(torch.nn.Module):
         Largest error of the density at any scale. Gradients with respect to positions are one digit less accurate,
         because a derivative multiplies the omitted terms by the square of their degree.
     normalize
-        Divide masses by their sums, and differentiate through the division. False: sums that differ from one by more
-        than 1e-4 raise an error, and so do negative masses of more than 1e-4 in total.
+        True: divide masses by their sums, and differentiate through the division. False: raise an error if a sum
+        differs from one by more than 1e-4, or if the negative masses exceed 1e-4 in total.
     entry_bandwidth
         Width of the kernel for new points; ``"auto"``: half the graph's bandwidth.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Attributes
     ----------
@@ -287,7 +288,8 @@ class DiffusionEMDLoss(torch.nn.Module):
             bandwidth. Gradients flow to the positions. Points that were equal when the graph was built share one node,
             at their mean, until `rebuild`. The graph must have been built from points with the Gaussian kernel. None:
             use the affinities of the graph, which is faster. Polynomials for positions cover all of [-1, 1], because
-            the spectrum of future positions is unknown; they have 1.2 to 1.4 times as many terms.
+            the spectrum of future positions is unknown. Such polynomials have 1.2 to 1.4 times as many terms as
+            polynomials for fixed affinities.
 
         Returns
         -------
@@ -356,7 +358,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return self._on_points(parts).reshape(*cloud.shape[:-2], self.n_points).to(cloud)
 
     def straying(self, cloud: torch.Tensor) -> torch.Tensor:
-        """Return the squared distances of new points to the graph: to the weighted mean of their nearest nodes.
+        """Return the squared distance of each new point to the graph: to the weighted mean of its nearest nodes.
 
         The loss depends on where mass lies on the graph, not on how far new points are from the graph. Adding a
         multiple of these distances to the loss keeps a cloud on the data.
@@ -468,7 +470,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return torch.stack([(outward * block).abs().sum(dim=0) for block in blocks]).sum(dim=0)
 
     def _bandwidth(self) -> float:
-        """Return the bandwidth of the graph, or raise an error if affinities are no smooth function of positions."""
+        """Return the bandwidth of the graph, or raise an error if affinities are not smooth in positions."""
         how = self.graph.construction
         euclidean = how.get("source") == "points" and how.get("metric", "euclidean") == "euclidean"
         if not euclidean or how.get("kernel") != "gaussian":
@@ -549,7 +551,7 @@ class Entry:
         return empty.index_add(0, nodes.flatten(), (weights * masses[:, None]).flatten())
 
     def offset(self, cloud: torch.Tensor) -> torch.Tensor:
-        """Return the vectors from the weighted mean of its nodes to each new point, ``(n_new, n_dimensions)``."""
+        """Return the vector to each new point from the weighted mean of its nodes, ``(n_new, n_dimensions)``."""
         nodes, weights = self.weigh(cloud)
         return cloud - (weights[:, :, None] * self._positions(nodes, cloud.dtype)).sum(dim=1)
 

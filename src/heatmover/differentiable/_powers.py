@@ -3,8 +3,8 @@
 Let y_k = sum_j c_kj T_j(X) x, with gradients g_k on the y_k. The adjoint of the recurrence is the same recurrence, run
 from the last term to the first with sources: b_j = sum_k c_kj g_k + 2 X b_{j+1} - b_{j+2} (Clenshaw). This recurrence
 does not need the terms T_j, and b_0 is the gradient on x. The gradient on X, b_1 T_0^T + 2 sum_j b_{j+1} T_j^T, needs
-the terms. They are recomputed from the last two terms, because the recurrence also runs backward: T_{j-1} = 2 X T_j -
-T_{j+1}.
+the terms. The terms are recomputed from the last two terms, because the recurrence also runs backward: T_{j-1} = 2 X
+T_j - T_{j+1}.
 
 `operator_at` computes S as a function of the points on a fixed support, with the Gaussian kernel and both
 normalizations.
@@ -240,8 +240,8 @@ class _Operator(torch.autograd.Function):
         if lost.size:
             warnings.warn(
                 f"Expected every point near one of its neighbors, found {counted(lost.size, 'point')} far from all "
-                f"neighbors (first: point {lost.min()}), whose mass cannot move and whose gradient is zero. Call "
-                "rebuild(points).",
+                f"neighbors (first: point {lost.min()}). Mass at such points cannot move, and their gradient is zero; "
+                "call rebuild(points).",
                 GraphWarning,
                 stacklevel=2,
             )

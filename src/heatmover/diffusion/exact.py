@@ -3,11 +3,11 @@
 `ExactDiffuser` is slow and simple. It is the reference for all other methods.
 
 `WalkDiffuser` is for graphs whose affinities vary so much that polynomials of S lose all precision. Polynomials and
-eigenvectors compute in the coordinates of S, where mass is divided by the square root of the stationary distribution.
-If these square roots differ by more than the precision of a float, the rounding error at points of small probability
-exceeds all mass at the other points. `WalkDiffuser` takes the steps of the random walk one by one, and only adds
-products of non-negative numbers. So every entry of a density is accurate to a few units of rounding per step, however
-small the entry is. Scale k costs 2^k products with the operator.
+eigenvectors use the coordinates of S, where mass is divided by the square root of the stationary distribution. If these
+square roots differ by more than the precision of a float, the rounding error at points of small probability exceeds all
+mass at the other points. `WalkDiffuser` takes the steps of the random walk one by one, and only adds products of
+non-negative numbers. So every entry of a density is accurate to a few units of rounding per step, however small the
+entry is. Scale k costs 2^k products with the operator.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from heatmover.errors import InvalidInputError
 LARGEST = 10_000
 
 
-# The rounding error of LAPACK's eigenpairs is at most SOLVER + SOLVER_ROOT * sqrt(n_points) times the rounding of S.
-# The measured errors ||V L V' - S|| and ||V V' - 1|| were at most half of this on 12 to 1,500 points.
+# The rounding error of LAPACK's eigenpairs is at most SOLVER + SOLVER_ROOT * sqrt(n_points) times the rounding error of
+# S. The measured errors ||V L V' - S|| and ||V V' - 1|| were at most half of this on 12 to 1,500 points.
 SOLVER, SOLVER_ROOT = 8, 4
 
 
@@ -56,7 +56,7 @@ class ExactDiffuser(Diffuser):
             raise InvalidInputError(
                 f"at most {LARGEST} points for method='exact'",
                 f"{operator.n_points}",
-                "use method='chebyshev', which is certified to any tol",
+                "use method='chebyshev', whose error is certified too",
             )
         self.operator = operator
         self._top = operator.top
@@ -112,7 +112,7 @@ class ExactDiffuser(Diffuser):
         return solver_rounding(self.operator.n_points) * np.array([rounding(2**k, np.float64) for k in scales])
 
     def _known(self, start: Block) -> Block:
-        """Return the projection of each column on the top eigenvectors, which powers do not change."""
+        """Return the projection of each column on the top eigenvectors; powers of S do not change this projection."""
         from heatmover._base.compiled.recurrence import known_parts
 
         shares = np.empty((self.operator.n_components, start.shape[1]))
@@ -139,7 +139,7 @@ def solver_rounding(n_points: int) -> float:
 @final
 @dataclass(frozen=True, eq=False)
 class _Component:
-    """Eigenpairs of S on one component without the top eigenvector, which powers do not change."""
+    """Eigenpairs of S on one component, without the top eigenvector."""
 
     rows: Intp  # (n_rows,)
     values: Float64  # (n_rows,)

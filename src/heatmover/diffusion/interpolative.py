@@ -2,8 +2,8 @@
 
 Without the known top eigenvectors, S^s is close to C' A C. The matrix C interpolates the values at all points from a
 few points, the skeleton, and A is the power between the points of the skeleton. The square C' (A C C' A) C has a
-smaller rank, so a subset of the skeleton suffices. This repeats from scale to scale. Only the product that shortens C
-has a cost that depends on the size of the graph. (The recursion printed in the paper omits C C'.)
+smaller rank, so a subset of the skeleton suffices. This step is repeated from scale to scale. Only the product that
+shortens C has a cost that depends on the size of the graph. (The recursion printed in the paper omits C C'.)
 
 Squares are computed in coordinates in which they are diagonal: C = P^-1 Q' with Q orthonormal and A = P' H P with H
 diagonal, both computed from a sketch of S^s by Rayleigh-Ritz. In the basis of Q and its complement
@@ -20,8 +20,8 @@ If a graph has an eigenvalue near 1, a single bound on the whole error would dou
 it starts at the size of rounding errors, and each squaring adds r w, an error of second order.
 
 `interpolative_factors` uses as many points as a given tolerance requires. `nested_skeletons` uses as many points as the
-paper prescribes, R_delta(S^(2^k)), because that method compares the densities at the points of the skeletons. Its
-skeletons also span the top eigenvectors.
+paper prescribes, R_delta(S^(2^k)), because the paper compares densities at the points of the skeletons. These skeletons
+also span the top eigenvectors.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def interpolative_factors(
     most: int = 2_000,
     n_threads: int = 1,
 ) -> list[Factor] | None:
-    """Return S^(2^k) for k from ``first`` to ``last``, interpolated from nested skeletons, each within ``tol``.
+    """Return S^(2^k) for k from ``first`` to ``last``, interpolated from nested skeletons, with errors within ``tol``.
 
     Parameters
     ----------
@@ -89,9 +89,10 @@ def interpolative_factors(
         First and last coarse scale.
     rank
         Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The sketch starts with about
-        25% more columns and grows until it contains the rank.
+        25% more columns than this number and grows until it contains the rank.
     tol
-        Requested bound on the error at every scale, in the spectral norm; it fails with a probability of about 1e-10.
+        Requested bound on the error at every scale, in the spectral norm; the bound fails with a probability of about
+        1e-10.
     rng
         Random generator for the sketch and the test vectors.
     most
@@ -102,8 +103,8 @@ def interpolative_factors(
     Returns
     -------
     list of Factor, or None
-        None if ``most`` columns do not reach the bound, or if rounding exceeds it. The rows of a basis at the points
-        of its skeleton form the identity, and each skeleton is a subset of the previous one.
+        None if ``most`` columns do not reach the bound, or if rounding errors exceed the bound. The rows of a basis at
+        the points of its skeleton form the identity, and each skeleton is a subset of the previous one.
 
     Examples
     --------
@@ -133,7 +134,7 @@ def basis_threshold(n_points: int) -> float:
 
 
 def prescribed_ranks(states: DensityOfStates, max_scale: int, delta: float) -> dict[int, int]:
-    """Return R_delta(S^(2^k)), by the density of states, for all scales from the first k >= 1 with a rank below gamma.
+    """Return R_delta(S^(2^k)), from the density of states, for all k from the first k >= 1 with a rank below gamma.
 
     Parameters
     ----------
@@ -329,7 +330,7 @@ def _chain(
     """Square the power from scale to scale; at every scale a subset of the skeleton interpolates all other points.
 
     If given, ``ranks`` sets the smallest number of points of each skeleton. If ``top`` is given, skeletons also span
-    its rows ``(n_components, n_points)``, which powers do not change.
+    its rows ``(n_components, n_points)``, which powers of S do not change.
     """
     # Coordinates P of the points from which a skeleton may be chosen, at first all points.
     coordinates, interpolation, skeleton = basis.T, None, np.arange(len(basis))

@@ -136,7 +136,7 @@ class LowRankDiffuser(Diffuser):
     Parameters
     ----------
     fine
-        Diffuser for the scales before the first factor; it determines density and precision.
+        Diffuser for the scales before the first factor; it determines the kind of density and the precision.
     factors
         Factors of consecutive scales, up to the largest scale that is used.
     """
@@ -279,7 +279,7 @@ def spectral_norm(matrix: FloatArray) -> float:
         return 0.0
     scaled = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T).astype(np.float64) / largest
     # The Gram matrix loses the digits of small singular values, but not of the largest one. For a sketch of 300 rows
-    # and 10,000 columns it is five times faster than a singular value decomposition.
+    # and 10,000 columns, the Gram matrix is five times faster than a singular value decomposition.
     gram = scaled @ scaled.T
     last = len(gram) - 1
     value = eigvalsh(gram, subset_by_index=(last, last), check_finite=False)[0]
@@ -317,15 +317,15 @@ TESTS = 16
 # Number of test vectors for the errors of powers of the basis. The bounds overstate these errors by a factor of 24, but
 # the errors are far below ``tol``.
 TESTS_OF_POWERS = 8
-# Eigenvectors are computed down to tol / BELOW at the first coarse scale. The largest omitted eigenvalue dominates the
-# bound, and the test vectors overstate a norm by a factor of about 6.
+# Eigenvectors are computed if the power of their eigenvalue at the first coarse scale is above tol / BELOW. The largest
+# omitted eigenvalue dominates the bound, and the test vectors overstate a norm by a factor of about 6.
 BELOW = 30.0
 # Logarithm of the polynomial's growth at eigenvalue 1, in the first pass and in each later pass. The growth makes the
 # columns of the block more alike, and float32 keeps the weakest required eigenvectors only if the growth is far below
 # 2^24: on the swiss roll, a logarithm of 15 in one pass lost a tenth of these eigenvectors. Later passes filter Ritz
 # vectors, which are already separated and tolerate more growth. The more points there are, the larger the share of
 # unwanted eigenvectors in a random block. The swiss roll of 10,000 points needed a third pass if the logarithm in the
-# second pass was 11 instead of 13; the swiss roll of 100,000 points needed a third pass at 14.
+# second pass was 11 instead of 13; the swiss roll of 100,000 points needed a third pass if the logarithm was 14.
 FIRST_GROWTH = 9.0
 GROWTH = 9.2  # plus half of the logarithm of n_points
 # Below this tol the whole filter runs in float64.
@@ -333,8 +333,8 @@ SINGLE_TOL = 1e-5
 # Maximal number of passes. Two passes usually reach the bound; if the guess of the rank is far too small, every
 # doubling of the block takes one more.
 PASSES = 12
-# If a pass does not reduce the bound to this share, rounding limits the bound. The next pass then uses float64. If this
-# pass already used float64, the search ends.
+# If a pass does not reduce the bound to this share of the previous bound, rounding errors limit the bound. The next
+# pass then uses float64. After a pass in float64, the search ends instead.
 STALLED = 0.7
 # Ratio of columns to the required rank, so that the weakest required vectors converge.
 OVERSAMPLING = 1.25
@@ -345,8 +345,8 @@ SMALL = 1_000
 # threads of the linear algebra library wait for each other, so they are many times slower while another process runs.
 ROWS_AT_ONCE = 8_192
 # Directions of the filtered block weaker than this contain only rounding errors. A limit of 1e-11 was too large: on a
-# ring of 1,500 points at tol 1e-6 it removed a quarter of the block, and doubling the block did not help. The degree of
-# the filter is so low there that rounding the degree up to an integer adds 3 to the logarithm of the growth.
+# ring of 1,500 points at tol 1e-6 this limit removed a quarter of the block, and doubling the block did not help. The
+# degree of this filter is so low that rounding the degree up to an integer adds 3 to the logarithm of the growth.
 WEAKEST = 1e-13
 # A block is orthonormalized in two steps if the ratio of its weakest to its strongest direction is below this value.
 # One step leaves errors of 3e-16 to 7e-16 divided by this ratio (four graphs of a thousand points, growths of 5 to 9),
@@ -381,7 +381,7 @@ def spectral_factors(
     most: int = 2_000,
     n_threads: int = 1,
 ) -> list[Factor] | None:
-    """Return S^(2^k) for k from ``first`` to ``last`` in a basis of eigenvectors, each within ``tol``.
+    """Return S^(2^k) for k from ``first`` to ``last`` in a basis of eigenvectors, each with an error within ``tol``.
 
     Parameters
     ----------
@@ -391,7 +391,7 @@ def spectral_factors(
         First and last coarse scale.
     rank
         Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The block starts with about
-        25% more columns and grows until the bound holds.
+        25% more columns than this number and grows until the bound holds.
     tol
         Requested bound on the error at every scale.
     rng
@@ -404,15 +404,15 @@ def spectral_factors(
     Returns
     -------
     list of Factor, or None
-        None if ``most`` columns do not reach the bound, if rounding exceeds it, or if negative eigenvalues matter on a
-        graph of more than 1,000 points.
+        None if ``most`` columns do not reach the bound, if rounding errors exceed the bound, or if negative eigenvalues
+        matter on a graph of more than 1,000 points.
     """
     scales = range(first, last + 1)
     # The block fills whole vector registers.
     width = -(-int(OVERSAMPLING * rank) // LANES) * LANES + LANES
     theta = threshold(first, tol / BELOW)
     # Powers of eigenvalues close to -1, as on a bipartite graph, stay as large as powers of eigenvalues close to 1, but
-    # the filter would miss them.
+    # the filter would miss eigenvalues close to -1.
     two_sided = -operator.lowest >= theta
     if operator.n_points <= SMALL and (two_sided or operator.n_points <= 2 * width):
         factors = _factors(operator, _all_eigenpairs(operator), scales, tol, rng, n_threads)
@@ -495,7 +495,7 @@ def _quadratic_form(operator: DiffusionOperator, block: Float64, n_threads: int)
     indptr, indices = operator.structure
 
     def product(rows: slice) -> Float64:
-        # S block is computed a few rows at a time, because the whole product would be another block to write and read.
+        # Multiply S by the block a few rows at a time: the whole product would be another block to write and read.
         starts = indptr[rows.start : rows.stop + 1]
         image = aligned_zeros((len(starts) - 1, block.shape[1]), np.float64)
         multiply(starts, indices, operator.symmetric.data, block, image)
@@ -595,7 +595,7 @@ def _errors(
 ) -> Errors:
     """Bound the errors of the eigenpairs at the first scale by test vectors."""
     steps, vectors = 2**scales.start, ritz.vectors
-    # Error of the polynomial p, small enough for all scales: repeated squaring multiplies g, which contains it.
+    # Error of the polynomial p, small enough for all scales: repeated squaring multiplies g, which contains this error.
     blur = max(tol / max(256.0, 32 * 2.0 ** (len(scales) - 1)), 1e-13)
     weights = _polynomial(ritz.values, power_coefficients(steps, operator.lowest, blur)[0], operator.lowest)
 

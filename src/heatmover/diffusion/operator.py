@@ -7,9 +7,9 @@ Map the spectrum [a, 1] of S onto [-1, 1]: S = (1 + a) / 2 + (1 - a) / 2 X. Then
 position after s steps of a lazy random walk that stays with probability (1 + a) / 2 and otherwise steps left or right
 with equal probability. Then S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{j-1}) / 2 moves the index like a coin
 toss. So the coefficients are non-negative and sum to one, and the error of stopping at degree J is exactly the
-probability that |J_s| > J. This bound holds on the whole spectrum and is attained at the eigenvalue 1. With a = -1 (no
-information) the coefficients are the binomial coefficients of the classical expansion of a monomial. With a = 0 (S
-positive semi-definite) the walk moves half as often, and 0.7 of the degree suffices.
+probability that |J_s| > J. This bound holds on the whole spectrum and is attained at the eigenvalue 1. With a = -1
+(nothing is known about S) the coefficients are the binomial coefficients of the classical expansion of a monomial. With
+a = 0 (S positive semi-definite) the walk moves half as often, and 0.7 of the degree suffices.
 
 `Recurrence` applies these polynomials to blocks of columns; all methods except the methods in `exact` use it.
 """
@@ -41,13 +41,13 @@ from heatmover.graphs.spectrum import alternating, lanczos, normalize, relative
 
 # Up to this number of points a block of columns fits the cache in any order. With more points, neighbors must be close
 # together in memory. Without reordering, a product with 64 columns on a swiss roll of 10,000 points takes 1.4 times as
-# long in the order of coordinates and 1.9 times as long in a random order; at 300,000 points in 8 dimensions, the input
-# order takes 3.5 times as long.
+# long in the order of coordinates and 1.9 times as long in a random order. On 300,000 points in 8 dimensions, a product
+# in the input order takes 3.5 times as long.
 REORDER_ABOVE = 1_000
 
 # Limits of `DiffusionOperator.evenness`. Below EVEN, tolerances are tightened (see `tightening`). Below UNEVEN a
-# tolerance of 1e-3 would be tightened to 1e-9, but the rounding error of S is larger at coarse scales. Below UNHELD,
-# masses divided by the square root of the stationary distribution have squares that overflow.
+# tolerance of 1e-3 would be tightened to 1e-9, but at coarse scales the rounding error of S is above 1e-9. Below
+# UNHELD, masses divided by the square root of the stationary distribution have squares that overflow.
 EVEN, UNEVEN, UNHELD = 1e-1, 1e-7, 1e-140
 
 # The lower end of the spectrum is estimated by this many Lanczos steps and then lowered by a margin. With a random
@@ -82,8 +82,9 @@ class DiffusionOperator:
     order
         Permutation of the points, ``(n_points,)``.
     degree
-        Degrees d in this order, ``(n_points,)``; the stationary distribution of a component is proportional to them.
-        Each component has its own unit of degrees, so multiplying its affinities by a constant changes nothing.
+        Degrees d in this order, ``(n_points,)``; the stationary distribution of a component is proportional to its
+        degrees. Degrees are scaled separately in each component, so multiplying the affinities of a component by a
+        constant changes nothing.
     component
         Connected component of each row, ``(n_points,)``.
     n_components
@@ -117,7 +118,8 @@ class DiffusionOperator:
         affinity = _with_loops_where_isolated(graph.node_affinity)
         order = np.arange(affinity.shape[0])
         if graph.construction.get("source") not in ("points", "grid"):
-            # Nodes built from points are already sorted; these nodes are in the order of the input matrix.
+            # Only nodes of points and grids are already in a fixed order; all other nodes are in the order of the
+            # input.
             order = order_of_nodes(relative(affinity, _components(affinity)[1]))
             affinity = _permuted(affinity, order)
         nodes = order
@@ -131,7 +133,7 @@ class DiffusionOperator:
         if not operator.evenness > UNHELD:
             raise InvalidInputError(
                 "affinities whose stationary distribution float64 can represent in every component",
-                f"one whose square root varies by a factor of more than {1 / UNHELD:.0e}",
+                f"a distribution whose square root varies by a factor of more than {1 / UNHELD:.0e}",
                 "remove the points with the smallest affinities, or add a self-loop to every point",
             )
         return operator
@@ -259,8 +261,9 @@ class DiffusionOperator:
 def csr_structure(matrix: sp.csr_array) -> tuple[Int64, Int32]:
     """Return row pointers and columns of a CSR matrix in the types that kernels take.
 
-    SciPy may store columns in 64 bits. They would then be two thirds of the bytes that a product in float32 reads from
-    the matrix. Both arrays are read-only, because numba compiles a kernel separately for read-only and writable arrays.
+    SciPy may store columns in 64 bits. Such columns would be two thirds of the bytes that a product in float32 reads
+    from the matrix. Both arrays are read-only, because numba compiles a kernel separately for read-only and writable
+    arrays.
     """
     starts, columns = matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
     return frozen_view(starts), frozen_view(columns)
@@ -297,12 +300,12 @@ def _lowest_eigenvalue(symmetric: sp.csr_array) -> float:
     lowest = lanczos(symmetric, LANCZOS_STEPS, ends_only=True)[0][0]
     miss = np.log(1.648 * np.sqrt(n_points) / LANCZOS_FAILURE) / (2 * LANCZOS_STEPS - 1)
     margin = min(miss, 1.0) ** 2
-    # The estimate is too high by at most the share `margin` of the distance from the lowest eigenvalue to the largest,
-    # 1.
+    # The estimate exceeds the lowest eigenvalue by at most `margin` times the distance from the lowest to the largest
+    # eigenvalue, which is 1.
     return float(np.clip(1 - (1 - lowest) / (1 - margin) if margin < 1 else -1, -1, 0))
 
 
-# Number of columns that fit a vector register of the machine. Blocks are padded to a multiple of it.
+# Number of columns that fit a vector register of the machine. Blocks are padded to a multiple of this number.
 LANES = 8
 
 # Size of a cache line in bytes. A vector that spans two lines takes two loads: with NumPy's own arrays, which begin 16
@@ -358,7 +361,7 @@ class Diffuser(ABC):
         """
 
     def shared_by(self, n_threads: int) -> Diffuser | None:  # noqa: ARG002
-        """Return a bit-identical diffuser whose threads share the rows of each step, or None if none exists."""
+        """Return a bit-identical diffuser whose threads share the rows of each step, or None if there is none."""
         return None
 
     @abstractmethod
@@ -391,18 +394,18 @@ class Diffuser(ABC):
     def error_bound(self, scales: range) -> npt.NDArray[np.float64]:
         """Return a bound on the error of any eigenvalue's power at each scale, ``(n_scales,)``.
 
-        This also bounds the error of a density relative to its measure, in the norm of the operator:
+        The bound also holds for the error of a density relative to its measure, in the norm of the operator:
         ``sqrt(sum(error**2 / pi)) <= bound * sqrt(sum(mass**2 / pi))`` for densities of the adjoint, where pi is the
         stationary distribution. For ``density="function"``, ``* pi`` replaces ``/ pi``.
         """
 
 
 # Number of columns per block. Wide blocks amortize reading the operator: the compiled recurrence reaches its peak of 20
-# GFlop/s per core with 64 float32 columns, compared with 9 at 16 columns and 5 at 8.
+# GFlop/s per core with 64 float32 columns, compared with 9 GFlop/s with 16 columns and 5 GFlop/s with 8 columns.
 WIDEST_BLOCK = 64
 
 # Smallest number of multiplications per thread and step for which another thread saves time. Distributing a step takes
-# 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one.
+# 0.1 ms. On a graph of a hundred points two threads took twelve times as long as one thread.
 PRODUCTS_PER_THREAD = 500_000
 
 
@@ -553,7 +556,7 @@ class Recurrence:
 
     @contextmanager
     def _steps(self, width: int) -> Iterator[Step]:
-        """Provide a function that takes one step of the recurrence, whose rows the threads share; see `advance`."""
+        """Provide a function that takes one step of the recurrence; threads share the rows of a step; see `advance`."""
         from heatmover._base.compiled.recurrence import advance
 
         (indptr, indices), number, parts = self._structure, self.dtype.type, self._parts(width)
@@ -597,7 +600,7 @@ def _multiples(block: Block, factors: Block) -> Block:
 
 @contextmanager
 def row_pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
-    """Provide a function that runs work on ranges of rows, in persistent threads or, for one range, in the caller."""
+    """Provide a function that runs work on ranges of rows in persistent threads; a single range needs no thread."""
 
     def alone(work: Callable[[Rows], None], parts: list[Rows]) -> None:
         for part in parts:
@@ -638,16 +641,16 @@ LARGEST_ERROR = 0.5
 
 # Smallest and largest number of scales that diffuse_progressively computes by one recurrence, as far as GROUP_MEMORY
 # allows. If each density at 2^k is computed from the density at 2^(k-1), the total cost is 3.4 times the cost of the
-# last recurrence. With four scales per recurrence it is about 2 times this cost, and with all scales in one recurrence
-# 1.4 times. But every scale costs time from the first term on, so MOST_AT_ONCE is the number of scales that the search
-# for the largest scale usually examines.
+# last recurrence. With four scales per recurrence the factor is about 2, and with all scales in one recurrence it is
+# 1.4. But every scale costs time from the first term on, so MOST_AT_ONCE is the number of scales that the search for
+# the largest scale usually examines.
 FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 11
 GROUP_MEMORY = 64 * 2**20
 
 
 @lru_cache(maxsize=256)
 def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, float]:
-    """Expand x -> x^steps on [lowest, 1] in Chebyshev polynomials of the lowest degree with an error within ``tol``.
+    """Expand x -> x^steps on [lowest, 1] in Chebyshev polynomials up to the lowest degree with an error within ``tol``.
 
     Parameters
     ----------
@@ -672,7 +675,7 @@ def power_coefficients(steps: int, lowest: float, tol: float) -> tuple[Float64, 
     ([0.5, 0.0, 0.5], True)
     """
     # The random walk goes beyond `reach` with a probability below 2 exp(-reach^2 / 2 steps) < 1e-17 (Hoeffding), so a
-    # Fourier sum over 2 * reach angles gives the distribution of its position up to rounding.
+    # Fourier sum over 2 * reach angles gives the distribution of the position up to rounding errors.
     reach = min(steps, int(np.ceil(np.sqrt(80.0 * steps)))) + 1
     angles = np.pi * np.arange(2 * reach) / reach
     characteristic = ((1 + lowest) / 2 + (1 - lowest) / 2 * np.cos(angles)) ** float(steps)
@@ -690,7 +693,7 @@ def rounding(steps: int, dtype: npt.DTypeLike) -> float:
 
     Storing S rounds an eigenvalue close to 1 by about half a unit in the last place, and the power multiplies this
     error. On two nearly disconnected cliques, the worst known graph, the error was a fifth of the bound at 2^13 and at
-    2^18.
+    2^18 steps.
     """
     return float((steps + 8) * np.finfo(dtype).eps / 2)
 
@@ -722,8 +725,7 @@ class ChebyshevDiffuser(Diffuser):
     adjoint
         True for densities of the adjoint, False for the paper's literal P^t.
     tol
-        Largest error of any eigenvalue's power at every scale. The share that rounding needs, up to half, is reserved
-        for rounding.
+        Largest error of any eigenvalue's power at every scale. Up to half of ``tol`` is reserved for rounding errors.
     dtype
         Precision of the recurrence and of the densities, float32 or float64.
     n_threads
@@ -828,7 +830,7 @@ class ChebyshevDiffuser(Diffuser):
         return block
 
     def parts(self, start: Block) -> Float64:
-        """Return each column's coefficient on the top eigenvector of each component; powers do not change it."""
+        """Return each column's coefficient on the top eigenvector of each component; powers of S do not change it."""
         from heatmover._base.compiled.recurrence import known_parts
 
         target = np.empty((self.operator.n_components, start.shape[1]))
@@ -853,10 +855,10 @@ class ChebyshevDiffuser(Diffuser):
         Returns
         -------
         inputs
-            Transformed blocks without their top eigenvectors, ``(count, n_points, padded width)``.
+            Transformed blocks without multiples of the top eigenvectors, ``(count, n_points, padded width)``.
         known
-            Sum of their coefficients on the top eigenvectors, ``(n_components, padded width)``; powers do not change
-            it.
+            Sum of the blocks' coefficients on the top eigenvectors, ``(n_components, padded width)``; powers of S do
+            not change this sum.
         width
             Width of the blocks.
         """

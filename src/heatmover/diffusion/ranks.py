@@ -53,7 +53,7 @@ class DensityOfStates:
         return float(np.pi / (len(self.moments) + 1))
 
     def angle(self, eigenvalue: float) -> float:
-        """Return the angle phi of an eigenvalue mapped from [lowest, 1] to cos(phi) in [-1, 1]; 0 for eigenvalue 1."""
+        """Return the angle whose cosine is the eigenvalue, mapped from [lowest, 1] to [-1, 1]; 0 for eigenvalue 1."""
         mapped = (2 * eigenvalue - 1 - self.lowest) / (1 - self.lowest)
         return float(np.arccos(np.clip(mapped, -1, 1)))
 
@@ -102,7 +102,7 @@ def density_of_states(
         Random generator of the signs.
     coarsest, delta
         Coarsest scale and threshold. The eigenvalue whose power equals ``delta`` at this scale should lie four
-        smoothing widths from the end of the spectrum. At most 256 products are used, enough up to 2^15 steps at
+        smoothing widths from the end of the spectrum. At most 256 products are used, which suffice up to 2^15 steps at
         ``delta=1e-4``.
     n_threads
         Number of threads.
@@ -126,7 +126,7 @@ def density_of_states(
 
 
 def _moments(recurrence: Recurrence, start: Block, products: int) -> Float64:
-    """Return w' T_j(S) w for j < 2 products and each column w, ``(2 * products, width)``, two per product with S."""
+    """Return w' T_j(S) w for each column w, ``(2 * products, width)``; one product with S yields two values of j."""
     moments = np.empty((2 * products, start.shape[1]))
     moments[0] = _dot(start, start)
     previous = start

@@ -1,14 +1,15 @@
 """Choose the dyadic diffusion times to compare, and the coarsest one from the data; embeddings call this module.
 
-`choose_max_scale` is the default: the first scale at which the heat of two points has half mixed on average.
+`choose_max_scale` is the default: the first scale at which the heat of two points overlaps by half on average.
 
 `choose_mixed_scale` is the paper's Lemma 1. With t = 2^k steps, Delta_i(k) = 1/2 sum_j |P^t_ij - pi_j| is the distance
-of the random walk from point i to the stationary distribution pi of its component. K is the first k with Delta_i(k) <
-epsilon for all i; Delta_i never grows with k. In practice one point in a thousand may violate this condition; see
-`STRAGGLERS`. The part B of S^t orthogonal to the top eigenvectors determines Delta: P^t_ij - pi_j = B_ij top_j / top_i
-with pi = top^2. A few sampled points show which scales are much too fine. At the next scales all points are checked. By
-the Cauchy-Schwarz inequality Delta_i <= ||B_i|| / (2 top_i), and a basis of few eigenvectors gives this bound for all
-points at once. If the bound exceeds epsilon, row i of B is summed, which gives Delta_i itself.
+between the distribution of a random walk that starts at point i and the stationary distribution pi of the component. K
+is the first k with Delta_i(k) < epsilon for all i; Delta_i never grows with k. In practice one point in a thousand may
+violate this condition; see `STRAGGLERS`. The part B of S^t orthogonal to the top eigenvectors determines Delta, because
+P^t_ij - pi_j = B_ij top_j / top_i with pi = top^2. A few sampled points show which scales are much too fine. At the
+next scales all points are checked. By the Cauchy-Schwarz inequality Delta_i <= ||B_i|| / (2 top_i), and a basis of few
+eigenvectors gives this bound for all points at once. If the bound exceeds epsilon, row i of B is summed, which gives
+Delta_i itself.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs.spectrum import bipartite
 
 # max_scale="auto" stops at the first scale where the heat of two points overlaps by half on average. Measured on eight
-# shapes with ground truth and a cohort (docs/decisions/0010): with 0.7 the swiss roll has a P@10 of only 0.85, because
-# all remote measures still look equally far apart. With 0.4 the long axis of the S-curve dominates (P@10 of 0.89
-# instead of 0.91).
+# shapes with ground truth and a cohort (docs/decisions/0010): with a threshold of 0.7 the swiss roll has a P@10 of only
+# 0.85, because all remote measures still look equally far apart. With a threshold of 0.4 the long axis of the S-curve
+# dominates (P@10 of 0.89 instead of 0.91).
 MIXED = 0.5
 
-# If n_scales is None, the finest scales that together have less than this share of all weights are dropped. They cost
-# memory and time, but change a distance by at most this share of its largest possible value.
+# If n_scales is None, the finest scales that together have less than this share of all weights are dropped. These
+# scales would cost memory and time, but change a distance by at most this share of its largest possible value.
 NEGLIGIBLE_WEIGHT = 0.01
 # Number of sampled points. The decay is an average over pairs of these points, and without a correction 32 points are
 # too few: 80 draws on melanoma (16,291 cells) gave the scales 5, 6 and 7. With 128 points all draws gave the same
@@ -51,7 +52,7 @@ PROBES = 16
 READ = 2_000
 FLOW_TOL = 1e-3
 # The average is corrected only if the variance of the surrogate, whose values lie between 0 and 1, is at least this
-# value. On data the variance is at least 1e-3.
+# value. In practice the variance is at least 1e-3.
 LEAST_VARIANCE = 1e-6
 # The coarsest scale to try: 2^18 steps cost 1,400 products per measure, and data that have not mixed by then are nearly
 # disconnected.
@@ -105,7 +106,7 @@ def choose_max_scale(
     coarse: Callable[[], Diffuser | None] = lambda: None,
     n_threads: int = 1,
 ) -> ScaleChoice:
-    """Return the first scale at which heat from two points, drawn from the measures, has half mixed on average.
+    """Return the first scale at which the heat of two points, drawn from the measures, overlaps by half on average.
 
     Mixing is measured by the mean total variation between the heat of two points, which falls from 1 (no common mass)
     to a limit after infinite time (0 on a connected graph). Points are drawn instead of measures, because measures that
@@ -120,8 +121,8 @@ def choose_max_scale(
     rng
         Random generator that draws the points.
     coarse
-        Function that returns a diffuser that is cheap at coarse scales, or None to continue with polynomials. It is
-        called at most once, if the points have not mixed after 2^10 steps.
+        Function that returns a diffuser that is cheap at coarse scales, or None to continue with polynomials. The
+        function is called at most once, if the heat has not mixed after 2^10 steps.
     n_threads
         Number of threads.
     """
@@ -195,7 +196,7 @@ class _Draw:
         return np.equal.outer(self.component[points], self.component[self.drawn]).astype(np.float64)
 
     def _by_probes(self, smoothed: Block, together: Float64) -> tuple[Float64, float | None]:
-        """Return surrogate distances between sampled points, and the mean surrogate distance from these to all."""
+        """Return surrogate distances between sampled points, and their mean surrogate distance from all points."""
         drawn, read = (
             np.asarray(smoothed[at] / self.stationary[at, None], np.float64) for at in (self.drawn, self.read)
         )
@@ -237,7 +238,8 @@ def _draw(operator: DiffusionOperator, rows: Any, rng: np.random.Generator) -> _
     component[operator.order] = operator.component
     sources = np.zeros((operator.n_points, n_drawn + n_probes), dtype=_precision(operator))
     sources[drawn, np.arange(n_drawn)] = 1
-    # Use the precision of the sources, for which the kernel is compiled anyway. It suffices, because masses are 0 or 1.
+    # Use the precision of the sources, for which the kernel is compiled anyway. This precision suffices, because masses
+    # are 0 or 1.
     together = operator.component_masses(sources[:, :n_drawn].T).T.astype(sources.dtype)
     limit = mean_total_variation(together)
     # Draw white noise in the coordinates of S: the adjoint returns the smoothed function times the stationary
@@ -307,13 +309,13 @@ STRAGGLERS = 1e-3
 # is judged first, and a scale is skipped if more than DRAWN_STRAGGLERS of them have not mixed. The right scale is
 # skipped with a probability of 1 in 200,000.
 FEW, DRAWN, DRAWN_STRAGGLERS = 512, 32, 2
-# Largest error of Delta: only a point whose Delta is closer to epsilon than this could be misjudged.
+# Largest error of Delta: only a point whose Delta differs from epsilon by less than this error could be misjudged.
 EXACTLY = 1e-6
 # Number of points judged together: 256 rows of 100,000 points take 200 MB.
 ROWS = 256
 # Largest number of multiplications for the rows of B at one scale, about a minute of CPU time. If the undecided points
-# would cost more, K is the first scale at which the bound itself is below epsilon. This may be one scale later, and
-# `ScaleChoice.reason` reports it.
+# would need more multiplications, K is the first scale at which the bound itself is below epsilon. This K may be one
+# scale coarser, and `ScaleChoice.reason` reports the use of the bound.
 MOST_WORK = 1e12
 # Number of further scales for which one basis is used.
 AHEAD = 2
@@ -382,7 +384,7 @@ def choose_mixed_scale(
 
 
 def _reject_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
-    """Raise an error if a component is bipartite, because even numbers of steps never leave the starting half."""
+    """Raise an error if a component is bipartite, because even numbers of steps always end in the starting half."""
     halved, component = bipartite(operator.symmetric)
     count = np.unique(component[halved]).size
     if count:

@@ -1,16 +1,16 @@
 """Define the embedding: columns, regions, table, transpose; for `embedding`, `attribution`, `transport`; no files.
 
 Let mu^(t) be the density of a measure after t diffusion steps. With the dyadic times t = 2^k, the distance between two
-measures is one of the following.
+measures mu and nu is one of the following.
 
 levels      sum_{k<=K} 2^(-(K-k) a) || mu^(2^k) - nu^(2^k) ||_1
 increments  sum_{k<K} 2^(-(K-k-1) a) || D_k (mu - nu) ||_1 + || (mu - nu)^(2^K) ||_1,  D_k mu = mu^(2^(k+1)) - mu^(2^k)
 coarsest    sum_{k<K} 2^(-(K-k) a) || (mu - nu)^(2^k) - (mu - nu)^(2^K) ||_1 + || (mu - nu)^(2^K) ||_1
 
-(the paper's Eq. 7-8 is "increments"). Inside the norms, each definition is linear in the densities, so one small matrix
-describes it. Each row of the matrix combines the densities into one block of the embedding. The powers of two that
-weight the blocks may be replaced by other non-negative weights, for instance by the weights that `heatmover.calibrate`
-fits to exact distances.
+Here "increments" is the paper's Eq. 7-8. Inside the norms, each definition is linear in the densities, so one small
+matrix describes it. Each row of the matrix combines the densities into one block of the embedding. The powers of two
+that weight the blocks may be replaced by other non-negative weights, for instance by the weights that
+`heatmover.calibrate` fits to exact distances.
 
 A compact embedding compares masses in nested regions of the graph. At a coarse scale a density is smooth, so its masses
 in small regions determine it. Each new center is the point farthest from all earlier centers. For every r, the first r
@@ -21,8 +21,8 @@ to a constant per hop (Varadhan). If all weights are equal, distances are propor
 `FeatureTable` stores the features of every point, so that measures are embedded without diffusion. The embedding is
 linear, so the embedding of a measure is the weighted mean of the embeddings of its points. To compute one feature at
 all points, the indicator of its region is diffused once with the transposed operator. Computing the table therefore
-takes one diffusion per feature, for any number of measures. Embedding a sparse measure then costs its number of points
-times the number of features that heat from these points reaches.
+takes one diffusion per feature, for any number of measures. The cost of embedding a sparse measure is then its number
+of points times the number of features that heat from these points reaches.
 
 Most features are local: heat reaches a region only from points nearby. At all other points the feature has the same
 value, nearly zero, called its background. A local feature is stored as its background and the few values that differ
@@ -518,7 +518,7 @@ class FeatureTable:
         firsts = [layout.edges[position] + start for position, start, _ in jobs]
         self._background: Block = np.concatenate(backgrounds)
         self._whole = [(first, part) for first, part in zip(firsts, values, strict=True) if not sp.issparse(part)]
-        # The columns of groups that are stored densely are empty.
+        # In the sparse matrix, the columns of densely stored groups are empty.
         sparse = [part if sp.issparse(part) else sp.csr_array(part.shape, dtype=part.dtype) for part in values]
         self._scattered = sp.csr_array(sp.hstack(sparse, format="csr"))
         self._scattered.sort_indices()

@@ -76,10 +76,10 @@ def pairwise_distances(
 
     Notes
     -----
-    Each distance depends only on its two rows, so the distances of some rows are bit-identical to those in the full
-    matrix. For float32 rows, partial sums over 1,024 features are accumulated in float64. The relative error of a
-    distance is about 1e-7 for ordinary data and below 1e-5 for any data (if the processor adds vectors of 8 numbers, as
-    every recent x86 processor does).
+    Each distance depends only on its two rows, so distances between some of the rows are bit-identical to the entries
+    of the full matrix. For float32 rows, partial sums over 1,024 features are accumulated in float64. The relative
+    error of a distance is about 1e-7 for ordinary data. It is below 1e-5 for any data if the processor adds vectors of
+    8 numbers, as every recent x86 processor does.
 
     Examples
     --------

@@ -73,8 +73,8 @@ PAPER: dict[str, Any] = {
     "dtype": "float64",
     "weights": None,
 }
-# The only error of Algorithm 1 is its polynomial; 1e-10 is the accuracy of float64 up to 2^18 steps. The tolerance of
-# Algorithm 4 follows from its rank threshold, which the paper sets to 1e-6.
+# The only error of Algorithm 1 is the error of its polynomial; 1e-10 is the accuracy of float64 up to 2^18 steps. The
+# tolerance of Algorithm 4 follows from its rank threshold, which the paper sets to 1e-6.
 PAPER_ALGORITHMS: dict[str, dict[str, Any]] = {
     "chebyshev": {"method": "chebyshev", "tol": 1e-10},
     "interpolative": {"method": "interpolative", "compress": 1e-6, "tol": skeleton_tolerance(1e-6)},
@@ -82,7 +82,7 @@ PAPER_ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 class DiffusionEMD(TransformerMixin, BaseEstimator):
-    """Embedding of measures on a graph in which L1 distances between rows are Diffusion Earth Mover's Distances.
+    """Embedding of measures on a graph; L1 distances between rows are Diffusion Earth Mover's Distances.
 
     Parameters
     ----------
@@ -90,12 +90,12 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Graph on whose points the measures are defined. None: the columns of the measures are neighboring bins on a
         line, ``Graph.from_grid((n_points,))``.
     method
-        ``"chebyshev"``: polynomials with a certified error, near-linear in the size of the graph.
-        ``"spectral"``, ``"interpolative"``: polynomials for the fine scales; leading eigenvectors, or nested skeletons
-        of points, for the coarse scales. The error is certified too, and the cost does not grow with the largest scale.
-        ``"exact"``: a dense eigendecomposition, for up to 10,000 points. ``"auto"``: polynomials or eigenvectors,
-        whichever cost less, or step-by-step diffusion if affinities vary so much that the other methods are inaccurate.
-        `method_reason_` explains the choice.
+        ``"chebyshev"``: polynomials with a certified error; the time is near-linear in the size of the graph.
+        ``"spectral"``, ``"interpolative"``: polynomials for the fine scales; for the coarse scales leading eigenvectors
+        (``"spectral"``) or nested skeletons of points (``"interpolative"``). The error is certified too, and the cost
+        does not grow with the largest scale. ``"exact"``: a dense eigendecomposition, for up to 10,000 points.
+        ``"auto"``: polynomials or eigenvectors, whichever cost less, or step-by-step diffusion if affinities vary so
+        much that the other methods are inaccurate. `method_reason_` explains the choice.
     max_scale
         K: the coarsest diffusion time is ``2**K``. ``"auto"``: the first K at which the heat of two points overlaps by
         half on average. A number in (0, 1): the first K at which the random walk from 99.9% of the points has at most
@@ -104,27 +104,28 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_scales
         Number of scales to compare, counted from the coarsest. None: all scales with noticeable weight.
     alpha
-        Balance between coarse and fine scales: each scale has ``2**-alpha`` times the weight of the next coarser one.
-        In the limit of infinitely many scales the ground distance grows as the geodesic distance to the power
-        ``2 * alpha``, for alpha below 1/2. With the finitely many scales of a fitted model the power depends on the
-        distance and lies between 0 and 1 for every alpha.
+        Balance between coarse and fine scales: each scale has ``2**-alpha`` times the weight of the next coarser scale.
+        In the limit of infinitely many scales, for alpha below 1/2, the ground distance grows as the geodesic distance
+        to the power ``2 * alpha``. With the finitely many scales of a fitted model the power depends on the distance
+        and lies between 0 and 1 for every alpha.
     weights
         Weights of the scales, ``(n_scales,)``, finest first: non-negative numbers that replace the powers of two given
         by ``alpha``. Each weight belongs to one diffusion time, so ``max_scale`` must be a whole number, and there are
-        as many scales as weights. `heatmover.calibrate` finds weights that give distances a unit. None: the powers of
-        two.
+        as many scales as weights. `heatmover.calibrate` fits weights to exact distances, which gives distances a unit.
+        None: the powers of two.
     tol
         Largest error of the density at any scale, in the norm given under `error_bound_`. A ``tol`` below the accuracy
         of float64 raises an error.
     compress
         Rank threshold in (0, 1) of a compact embedding, which keeps the masses of regions instead of the densities at
-        all points. The number of regions at a scale is the numerical rank of the scale's operator at this threshold,
-        at least 256 (512 at 1e-4). None: only if the full embedding would exceed 2 GiB, compress with 0.1 and give an
-        `EmbeddingWarning`. False: never compress.
+        all points. The number of regions at a scale is the numerical rank of the scale's operator at this threshold, at
+        least 256 (512 at 1e-4). None: if the full embedding would exceed 2 GiB, compress with the threshold 0.1 and
+        give an `EmbeddingWarning`. False: never compress.
     compress_by
-        ``"regions"``: as described under ``compress``. ``"centers"``: as in the paper, keep the densities at centers,
-        as many as the rank, chosen by an interpolative decomposition. Scales whose rank is at least 10% of the number
-        of points keep the densities at all points. With ``method="interpolative"`` the diffusion uses the same centers.
+        ``"regions"``: as described under ``compress``. ``"centers"``: as in the paper, keep the densities at centers
+        chosen by an interpolative decomposition; there are as many centers as the rank. Scales whose rank is at least
+        10% of the number of points keep the densities at all points. With ``method="interpolative"`` the diffusion uses
+        the same centers.
     density
         ``"adjoint"``: mass diffuses and is conserved. ``"function"``: the paper's literal ``P^t mu``.
     norm
@@ -134,9 +135,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Divide each row by its sum. False: rows that do not sum to one raise an error.
     dtype
         ``"float32"``, ``"float64"`` or ``"auto"``: float32 if its rounding errors take at most half of ``tol``. With
-        the default ``tol`` this holds up to ``max_scale=13``.
+        the default ``tol``, float32 is accurate enough up to ``max_scale=13``.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on this number.
     random_state
         Seed for the points sampled by ``max_scale="auto"``, for the basis of the coarse scales and for the regions.
     memory
@@ -171,8 +172,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_scales_ : int
         Number of scales.
     error_bound_ : ndarray
-        ``(n_scales_,)``: certified bound, including rounding, on the error of each density f, relative to its
-        measure, in the norm ``sqrt(sum(f**2 / pi))`` with the stationary distribution pi (``sum(f**2 * pi)`` for
+        ``(n_scales_,)``: certified bound, including rounding, on the error of each density f, relative to its measure,
+        in the norm ``sqrt(sum(f**2 / pi))`` with the stationary distribution pi (``sqrt(sum(f**2 * pi))`` for
         ``density="function"``).
     n_features_in_ : int
         Number of points.
@@ -286,7 +287,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         parameters: dict[str, Any] = PAPER | PAPER_ALGORITHMS[algorithm]
         if not check_number("alpha", alpha, above=0, at_most=1) < 0.5:
             raise InvalidInputError(
-                f"{argument('alpha')} in (0, 1/2), as the paper's theory needs",
+                f"{argument('alpha')} in (0, 1/2), as the paper's theory requires",
                 f"{alpha!r}",
                 "use DiffusionEMD(alpha=...)",
             )
@@ -303,7 +304,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError(
                 f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
                 repr(max_scale),
-                "use DiffusionEMD(...), which chooses the scale at which heat from two points has half mixed",
+                "omit max_scale, or use DiffusionEMD(...), whose default is max_scale='auto'",
             )
         model = cls(graph, n_jobs=n_jobs, random_state=random_state, **parameters)
         model.check_parameters()
@@ -469,7 +470,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """Save the fitted model to a folder, from which `heatmover.load` reads a bit-identical model.
 
         The folder is a zarr store without compression or pickles, and every file is checked when it is read. The folder
-        appears complete or not at all. "The format of an atlas" in the documentation describes it.
+        appears complete or not at all. "The format of an atlas" in the documentation describes the folder.
 
         Parameters
         ----------
@@ -663,7 +664,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         check_option("norm", self.norm, NORMS)
         check_option("compress_by", self.compress_by, COMPRESSIONS)
         check_option("dtype", self.dtype, ("auto", "float32", "float64"))
-        # 1/2 is the limit of the theory; beyond it the sum is still a norm.
+        # The theory requires alpha below 1/2, but the sum is a norm for larger alpha too.
         check_number("alpha", self.alpha, above=0, at_most=1)
         check_number("tol", self.tol, above=0, at_most=0.5)
         if isinstance(self.max_scale, str):
@@ -683,7 +684,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             raise InvalidInputError(
                 "compress to be a threshold in (0, 1), None or False",
                 repr(self.compress),
-                "0.1 is a good start; None decides by size",
+                "use 0.1 if unsure, or None to compress only large embeddings",
             )
         check_truth("normalize", self.normalize)
         check_threads(self.n_jobs)
@@ -711,7 +712,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
 
 
 def _kept(memory: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose results joblib caches under its first argument, the key."""
+    """Return a function cached by joblib: calls with equal first arguments, the keys, share one result."""
     memory = os.fspath(memory) if isinstance(memory, os.PathLike) else memory
     _, *ignored = inspect.signature(function).parameters
     kept: Callable[..., Any] = check_joblib_memory(memory).cache(function, ignore=ignored)
@@ -745,7 +746,7 @@ def _densities(key: str, diffuser: Diffuser, rows: Any, scales: range, n_threads
 
 
 def _check_weights(weights: npt.ArrayLike, max_scale: object, n_scales: int | None) -> None:
-    """Raise an error if these are not valid weights; ``max_scale`` and ``n_scales`` have been checked."""
+    """Raise an error if the weights are invalid; the caller has already checked ``max_scale`` and ``n_scales``."""
     values = as_array("weights", weights)
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf":
         raise InvalidInputError(
@@ -765,7 +766,7 @@ def _check_weights(weights: npt.ArrayLike, max_scale: object, n_scales: int | No
             f"{argument('max_scale')} to be a whole number if {argument('weights')} is given, because each weight "
             "belongs to one time 2^k",
             f"{argument('max_scale', max_scale)}",
-            "give the scale that the last weight belongs to",
+            "give the scale of the last weight",
         )
     if n_scales is not None and n_scales != values.size:
         raise InvalidInputError(
@@ -777,7 +778,7 @@ def _check_weights(weights: npt.ArrayLike, max_scale: object, n_scales: int | No
         raise InvalidInputError(
             f"at most {int(max_scale) + 1} {argument('weights')}, one per scale from 0 to {max_scale}",  # type: ignore[call-overload]
             f"{values.size}",
-            f"raise {argument('max_scale')} or drop the finest",
+            f"raise {argument('max_scale')} or drop the finest weights",
         )
 
 
@@ -833,7 +834,7 @@ def _warn_of_components(operator: DiffusionOperator, rows: Any) -> None:
         Sentence(
             f"Expected a connected graph, found {counted(operator.n_components, 'component')} "
             f"({counted(int((sizes == 1).sum()), 'isolated point')}) with {outside:.1%} of the measures' mass outside "
-            f"the largest; mass never moves between components.{in_python(' See graph.diagnose().')}"
+            f"the largest component; mass never moves between components.{in_python(' See graph.diagnose().')}"
         ),
         GraphWarning,
         stacklevel=3,
@@ -857,7 +858,7 @@ def _warn_of_alternation(operator: DiffusionOperator, rows: Any) -> None:
 
 
 def check_fitted(model: object) -> DiffusionEMD:
-    """Return the model, or raise an error unless it is a fitted `DiffusionEMD`."""
+    """Return the model; raise an error if it is not a fitted `DiffusionEMD`."""
     if not isinstance(model, DiffusionEMD):
         advice = "for a Comparison, pass comparison.model"
         raise InvalidInputError("a fitted DiffusionEMD as model", type(model).__name__, advice)
@@ -908,7 +909,7 @@ def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: i
         f", and at most {leaves:.1e} of its heat leaves in {steps}. Measures on different sides look about "
         "as far apart as measures in different components"
         if leaves < PASSES
-        else f". Heat crosses this border only in about {steps}, when it has already mixed everywhere else"
+        else f". Heat crosses this border only in about {steps}, after it has mixed everywhere else"
     )
     return Sentence(
         f"Expected a connected graph, found {counted(len(parts), 'nearly disconnected group')} of points "
@@ -925,9 +926,9 @@ def _warn_of_compression(prepared: Preparation) -> None:
     if prepared.compression.by_itself:
         warnings.warn(
             f"Expected an embedding of at most {LARGEST_EMBEDDING / 2**30:g} GiB, found that "
-            f"{prepared.compression.reason}; it was compressed to {counted(prepared.layout.n_features, 'feature')} "
-            f"(compress={prepared.compression.delta:g}). In Python, set compress to another threshold, or to False to "
-            "keep every point.",
+            f"{prepared.compression.reason}. The embedding was compressed to "
+            f"{counted(prepared.layout.n_features, 'feature')} (compress={prepared.compression.delta:g}). "
+            "In Python, set compress to another threshold, or to False to keep every point.",
             EmbeddingWarning,
             stacklevel=3,
         )

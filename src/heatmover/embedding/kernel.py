@@ -18,7 +18,7 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
     """Kernel ``exp(-(D / scale)**power)`` of the L1 distances D between rows of an embedding.
 
     The kernel is positive semidefinite for every ``scale``, every power in (0, 1] and every model. The reason is that
-    L1 distances and their powers up to one are of negative type, so the exponential is positive semidefinite
+    L1 distances and their powers in (0, 1] are of negative type, so the exponential is positive semidefinite
     (Schoenberg 1938). The parameters ``alpha``, ``norm``, ``weights``, ``compress`` and ``density`` of the model only
     change the features, so the kernel stays positive semidefinite. A power of two is not allowed: squared L1 distances
     are not of negative type in general.
@@ -30,7 +30,7 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
     power
         Exponent in (0, 1]. 1 is the Laplacian kernel.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on this number.
 
     Attributes
     ----------

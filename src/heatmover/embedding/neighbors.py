@@ -1,11 +1,11 @@
 """Find the nearest rows of an embedding in L1 without computing most distances, for users and the atlas index.
 
 For any groups g of columns and any signs s, ``sum_g |sum_(c in g) s_c (a_c - b_c)|`` is a lower bound of the L1
-distance of a and b. The bound is tight for groups of correlated columns. For 70,000 digits with 8,849 features, the
-bound from 64 groups reaches 92% of the distance, and full distances are computed for only 0.04% of all pairs. The
-groups are learned from a few pairs of rows. For any groups, the result is bit-identical to the full search: a row is
-skipped only if its bound, minus the largest possible rounding error, exceeds the k-th smallest distance computed so
-far.
+distance of a and b. The bound is tight for groups of correlated columns. For 70,000 images of digits with 8,849
+features, the bound from 64 groups reaches 92% of the distance, and full distances are computed for only 0.04% of all
+pairs. The groups are learned from a few pairs of rows. Whatever the groups are, the result is bit-identical to the full
+search: a row is skipped only if its bound, minus the largest possible rounding error, exceeds the k-th smallest
+distance computed so far.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def nearest(
     """Find the k nearest rows in L1 distance for each row of an embedding.
 
     The search is exact. It never stores the matrix of all distances, and it skips pairs that a lower bound shows to be
-    too far apart. Finding the nearest of 60,000 digits for 10,000 other digits takes a thirtieth of the time of the
-    full search.
+    too far apart. With 60,000 images of digits to search and 10,000 other images as queries, it takes a thirtieth of
+    the time of the full search.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _differences(rows: FloatArray, targets: FloatArray) -> Float32 | None:
 
 
 def _share_left(rows: FloatArray, others: FloatArray | None, k: int, groups: Groups) -> float:
-    """Estimate from a few rows the share of all pairs that the bounds do not rule out."""
+    """Estimate, from a few rows, the share of all pairs that the bounds do not exclude."""
     rng = np.random.default_rng(0)
     targets = rows if others is None else others
     tried = np.unique(rng.integers(len(rows), size=N_ROWS_TRIED))
@@ -361,8 +361,8 @@ def _sketch(rows: FloatArray, groups: Groups, center: Float64, unit: float, n_th
     def fill(part: slice) -> None:
         sums, sizes[part] = _sums(rows[part], groups)
         values[part] = (sums - center) / unit
-        # The slack adds up twice half a unit in the last place of every value, four times the errors of additions in
-        # float64, and the underflow of numbers too small for float32.
+        # The slack is a sum of three terms: twice the rounding error of every value, four times the errors of additions
+        # in float64, and the underflow of numbers too small for float32.
         rounded = 2.0**-23 * np.abs(values[part]).sum(axis=1, dtype=np.float64)
         added = rows.shape[1] * 2.0**-51 * (sizes[part] / unit)
         slack[part] = rounded + added + groups.count * 2.0**-140
@@ -429,7 +429,7 @@ class _BlockSearch:
         return float((distance / self.unit * (1 + LOSS) + slack) * (1 + LOSS))
 
     def _nearest(self, row: int, candidates: Int64 | Intp, near: tuple[Float64, Int64]) -> tuple[Float64, Int64]:
-        """Return distances and indices of the k nearest among the candidates and ``near``, in ascending order."""
+        """Compare candidates and merge them into ``near``; return distances and indices of the k nearest, ascending."""
         compared = _tile(self.rows[row : row + 1], self.others[candidates])[0]
         distances, indices = np.concatenate([near[0], compared]), np.concatenate([near[1], candidates])
         best = np.lexsort((indices, distances))[: self.k]

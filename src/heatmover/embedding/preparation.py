@@ -78,13 +78,14 @@ FINELY = 11
 # Number of consecutive scales at which building a basis is tried, beginning with the cheapest scale. The rank is only
 # an estimate, and it halves from scale to scale.
 TRIALS = 3
-# Costs of a basis, fitted to swiss rolls. At 100,000 points (136 to 280 columns, one pass) they were within 5% of the
-# measured cost. At 10,000 points they were up to 25% too low, and a second pass doubles the cost.
+# Costs of a basis, fitted to swiss rolls. At 100,000 points (136 to 280 columns, one pass) the estimates were within 5%
+# of the measured cost. At 10,000 points the estimates were up to 25% too low, and a second pass doubles the cost.
 # Cost of a product in the filter relative to the cost of a product in a polynomial. A product in a polynomial is also
 # added to the sums of all scales, so it costs as much as 1.7 (40,000 points) or 2 (10,000 points) products in the
 # filter.
 FILTERED = 0.55
-# Cost of orthogonalization and Rayleigh-Ritz of a block, per squared column and pass, and the usual number of passes.
+# Cost of orthogonalization and Rayleigh-Ritz of a block, per pass and per squared number of columns, and the usual
+# number of passes.
 ORTHOGONALIZATION, PASSES = 0.11, 2
 # Relative cost of a product with a test vector. It is above 1 because the product uses float64 and few vectors at a
 # time.
@@ -187,7 +188,7 @@ class DiffusionPlan:
 
 
 def plan_diffusion(work: Workload, max_scale: int, earlier: DiffusionPlan | None = None) -> DiffusionPlan:
-    """Choose how to diffuse up to ``2**max_scale`` steps, and build a basis if it is worth its cost.
+    """Choose how to diffuse up to ``2**max_scale`` steps, and build a basis if the basis is worth its cost.
 
     The function changes nothing but the state of ``work.rng``.
 
@@ -308,7 +309,7 @@ DIFFUSERS: dict[str, Any] = {
 
 # Smallest evenness of an operator (`DiffusionOperator.evenness`) at which single precision is used. Certified errors
 # are weighted by the stationary distribution, so in an uneven graph they permit a large loss of mass. On a path whose
-# weights fall by 1e-3 from edge to edge, float32 lost 2e-4 of the mass.
+# weights fall by a factor of 1e-3 from edge to edge, float32 lost a share of 2e-4 of the mass.
 EVEN = 1e-3
 
 # Number of measures to plan for if the true number is unknown.
@@ -323,8 +324,8 @@ DEFAULT_DELTA = 0.1
 # Smallest number of regions of a scale. The values at r centers determine a density of rank r, but not its L1 norm,
 # because |f| has kinks between the centers. With as many regions as the rank (15 at the coarsest scale of the swiss
 # roll) the Spearman correlation fell by 0.004, with 64 regions by 0.0004, with 256 regions by less than 0.0001. Smaller
-# thresholds use more regions, to reduce the error of the worst pair too. At the threshold 1e-4, on 6,000 points of the
-# swiss roll, that error fell from 5.4% to 1.8%.
+# thresholds use more regions, to reduce the error of the worst pair too. With the threshold 1e-4, on 6,000 points of
+# the swiss roll, more regions reduced that error from 5.4% to 1.8%.
 FEWEST_REGIONS = 256
 # Tolerance of skeletons of R_delta points, in units of delta. The error of a skeleton is about delta, but R_delta is
 # only estimated from the density of states, and test vectors overestimate the error about threefold. Skeletons met a
@@ -356,7 +357,7 @@ class ModelParameters:
 
     @property
     def of_diffusion(self) -> ModelParameters:
-        """Copy in which parameters that only combine densities have defaults; equal copies can share a diffusion."""
+        """Copy with defaults for parameters that only combine densities; models with equal copies share a diffusion."""
         return replace(self, n_scales=None, alpha=0.5, norm="levels", weights=None)
 
 
@@ -554,7 +555,7 @@ def prepare_diffusion(
             f"a graph whose affinities vary less, for method={settings.method!r}",
             "a stationary distribution whose square root varies by a factor of "
             f"{1 / operator.evenness:.0e} within a component",
-            "use method='auto', which computes one step at a time here, or remove the points with the smallest "
+            "use method='auto', which then computes one step at a time, or remove the points with the smallest "
             "affinities",
         )
     chosen = "walk" if operator.is_uneven else settings.method
@@ -697,7 +698,7 @@ def _plan_on_skeletons(work: Workload, max_scale: int, skeletons: list[Factor]) 
     """Plan to diffuse on the skeletons of the embedding (the paper's Algorithm 4) if their error is within ``tol``."""
     if not skeletons:
         reason = (
-            f"skeletons need a power of rank below 10% of the points, but no power up to 2^{max_scale} has this rank"
+            f"skeletons need a power of rank below 10% of the points, but no power up to 2^{max_scale} has such a rank"
         )
         return DiffusionPlan("chebyshev", reason)
     bound = max(factor.bound for factor in skeletons)

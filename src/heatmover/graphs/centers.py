@@ -404,7 +404,7 @@ def means_or_same(sums: Float64, sizes: IntArray | Float64, centers: Float64) ->
 
 
 def draw_by_mass(masses: npt.NDArray[Any], count: int, rng: np.random.Generator) -> Int64:
-    """Draw a systematic sample: the draws of each place are proportional to its mass, rounded up or down.
+    """Draw a systematic sample: the number of draws of a place is proportional to its mass, rounded up or down.
 
     If all masses are equal, each place is drawn at most once. A common factor of the masses does not change the sample.
     If there are at most ``count`` places, nothing is drawn at random, and the masses are returned as integers.

@@ -28,16 +28,15 @@ from heatmover._base.words import counted, part_of, verb
 from heatmover.errors import Sentence, in_python
 from heatmover.graphs.spectrum import SlowMode, normalize, slowest_mode
 
-# A part is nearly disconnected if its total outgoing affinity is less than THIN times the affinity of one of its
-# points, and if less than the share PASSES of its heat leaves in the longest diffusion. Then a measure inside and a
-# measure outside the part always differ by at least 95% of the largest distance. Without THIN, a part would seem cut
-# off merely because the longest diffusion has few steps. If the outgoing affinity is less than THREAD times the
-# affinity of a point, the number of steps does not matter: this part can raise the chosen scales to its own mixing
-# time, which hides all other differences.
-# With these limits and the default graph, no nearly disconnected part with 1% of the points or more was found on eight
-# shapes of 3,000 points, one simulated cohort and five real cohorts (2,000 to 30,000 cells). The swiss roll with 15
-# neighbors had two such parts (10% of the points each), whose outgoing affinities were 1e-5 and 2e-4 of the affinity of
-# a point.
+# A part is nearly disconnected if its total outgoing affinity is less than THIN times the mean affinity of its points,
+# and if less than the share PASSES of its heat leaves in the longest diffusion. Then a measure inside and a measure
+# outside the part always differ by at least 95% of the largest distance. Without THIN, a part would seem cut off merely
+# because the longest diffusion has few steps. If the outgoing affinity is less than THREAD times the mean affinity of
+# its points, the number of steps does not matter: this part can raise the chosen scales to its own mixing time, which
+# hides all other differences. With these limits and the default graph, no nearly disconnected part with 1% of the
+# points or more was found on eight shapes of 3,000 points, one simulated cohort and five real cohorts (2,000 to 30,000
+# cells). The swiss roll with 15 neighbors had two such parts (10% of the points each), whose outgoing affinities were
+# 1e-5 and 2e-4 of the affinity of a point.
 THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
 # Number of steps of the longest diffusion if the caller gives none. Shapes and cohorts needed between 2^2 and 2^14
 # steps.
@@ -92,7 +91,7 @@ class NearCuts:
     def describe(
         self, affinity: sp.csr_array, symmetric: sp.csr_array, degree: Float64
     ) -> Iterator[tuple[int, NearCut]]:
-        """Yield the number and the description of every part that is not main.
+        """Yield the number and the description of every part that is not a main part.
 
         Parameters
         ----------
@@ -247,7 +246,7 @@ def _linkage(symmetric: sp.csr_array, degree: Float64, edges: _Edges) -> _Linkag
 
 
 def _in_range(degree: Float64) -> Float64:
-    """Return degrees divided by the largest, because their unit is arbitrary and may be extremely small."""
+    """Return degrees divided by the largest degree, because all degrees may be extremely small or large."""
     return np.asarray(degree / degree.max())
 
 
@@ -268,7 +267,7 @@ def _parts(label: Int64, component: npt.NDArray[Any], degree: Float64) -> NearCu
 
 
 def _leaving(matrix: sp.csr_array, part: Int64, factor: Float64) -> Float64:
-    """Return each part's sum of entries to other parts, each multiplied by the factors of its row and column."""
+    """Return each part's sum of entries to other parts, each entry multiplied by the factors of its row and column."""
     rows = np.repeat(np.arange(part.size), np.diff(matrix.indptr))
     across = np.flatnonzero(part[rows] != part[matrix.indices])
     rows, columns = rows[across], matrix.indices[across]
@@ -283,8 +282,8 @@ WEAK = 1e-4
 CONVERGED = 0.1
 # Maximal number of parts whose indicators start the search for the slowest mode.
 MOST_GUESSES = 8
-# If the spectral gap is larger, heat mixes within two steps, and the graph shows no geometry. Pure noise in 2,000
-# dimensions had a gap of 0.59.
+# If the spectral gap is larger than this, heat mixes within two steps, and the graph shows no geometry. Pure noise in
+# 2,000 dimensions had a gap of 0.59.
 STRUCTURELESS = 0.5
 
 
@@ -358,7 +357,7 @@ class Diagnosis:
 
     @property
     def mixing_steps(self) -> float | None:
-        """Number of steps in which heat mixes, at least 1 (a lower bound unless `converged`); None if never."""
+        """Number of steps until heat mixes, at least 1; a lower bound unless `converged`; None if heat never mixes."""
         # Mixing depends on the eigenvalue with the largest absolute value, which may be at either end of the spectrum.
         gap = min(self.spectral_gap, 1 + self.lowest_eigenvalue)
         return max(1 / gap, 1.0) if gap > 1e-12 else None

@@ -1,11 +1,11 @@
 """Check affinities and distances that users pass to `Graph`, turn them into neighbors; only `graphs.graph` calls it.
 
 `looks_like_distances` decides from the pattern of small and large values. In an affinity matrix large values are
-transitive: if two of three pairs have large values, the third pair has one too. In a distance matrix small values are
-transitive, by the triangle inequality. Random values have neither property. A matrix is therefore treated as distances
-if its values satisfy the triangle inequality and a random permutation of these values violates the inequality many
-times. A matrix of negative type, such as a matrix of Euclidean, L1 or cosine distances, is treated as distances too. In
-a sparse matrix, points that share neighbors have large affinities, but small distances.
+transitive: if two of the three pairs of a triangle have large values, the third pair has a large value too. In a
+distance matrix small values are transitive, by the triangle inequality. Random values have neither property. A matrix
+is therefore treated as distances if its values satisfy the triangle inequality and a random permutation of these values
+violates the inequality many times. A matrix of negative type, such as a matrix of Euclidean, L1 or cosine distances, is
+treated as distances too. In a sparse matrix, points that share neighbors have large affinities, but small distances.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ PRINTED, ROUNDING = 1e-2, 1e-5
 NEGATIVE = 1e-2
 # Smallest absolute ratio of the largest to the most negative eigenvalue of distances, after removing point effects u_i
 # + u_j. Sums of point effects are metrics too, and affinities from a random walk of four steps in 50 dimensions
-# resemble them. 420 full affinities of 12 to 400 points had ratios of at most 1.2; distances between more points than
-# dimensions had at least 1.5.
+# resemble such sums. 420 full affinity matrices of 12 to 400 points had ratios of at most 1.2. Distances between more
+# points than dimensions had ratios of at least 1.5.
 DISTANT = 1.5
-# Largest rank correlation, for distances, between the value of a pair and its share of common neighbors. The
-# correlation was between -0.3 and -0.9 for distances to 6 or 15 nearest neighbors in 1 to 50 dimensions, at least 0 for
-# affinities of the same points (Gaussian, UMAP, shared neighbors), and at least -0.26 for random weights. Affinities
-# divided by the square roots of their row and column sums had correlations down to -0.57, but these affinities violate
-# the triangle inequality.
+# Sparse values count as distances only if the rank correlation between the value of a pair and the pair's share of
+# common neighbors is at most this. The correlation was between -0.3 and -0.9 for distances to 6 or 15 nearest neighbors
+# in 1 to 50 dimensions, at least 0 for affinities of the same points (Gaussian, UMAP, shared neighbors), and at least
+# -0.26 for random weights. Affinities divided by the square roots of their row and column sums had correlations down to
+# -0.57, but these affinities violate the triangle inequality.
 FEWER_SHARED = -0.3
 
 
@@ -96,7 +96,7 @@ def _judge_full(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
 
 
 def _far_from_each_other(dense: Float64) -> bool:
-    """Return whether positive eigenvalues dominate after removing point effects, as they do in few dimensions."""
+    """Return whether positive eigenvalues dominate after removing point effects, as for distances in few dimensions."""
     n_points = len(dense)
     if n_points < 4:
         return False
@@ -119,7 +119,7 @@ def _eigenvalues(dense: Float64) -> Float64:
 
 
 def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
-    """Return the values of all pairs, and the positions of each triangle's sides among them, ``(n_triangles, 3)``."""
+    """Return the values of all pairs, and each triangle's sides as positions of pairs, ``(n_triangles, 3)``."""
     n_points = len(dense)
     place = np.zeros(dense.shape, dtype=np.intp)
     rows, columns = np.triu_indices(n_points, 1)
@@ -129,7 +129,7 @@ def _all_triangles(dense: Float64) -> tuple[Float64, Intp]:
 
 
 def _keeps_triangles(values: Float64, triangles: Intp, rng: np.random.Generator) -> bool:
-    """Return whether the values satisfy triangle inequalities that a random permutation of them violates."""
+    """Return whether the values satisfy triangle inequalities that a random permutation of the values violates."""
     return not _broken(values, triangles) and _broken(rng.permutation(values), triangles) >= BROKEN
 
 
@@ -164,7 +164,7 @@ def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
 
 
 def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -> float:
-    """Return the correlation of the values of pairs with shares of common neighbors, ranked within each point."""
+    """Return the rank correlation, within each point, of the values of pairs with shares of common neighbors."""
     from scipy.stats import rankdata  # the import takes a third of a second
 
     joined = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -399,13 +399,13 @@ def _check_kind(matrix: sp.csr_array) -> None:
     if verdict == "certainly":
         raise InvalidInputError(
             "affinities, which are large between nearby points",
-            "values that must be distances: zero on the diagonal, and small between two points that are near a third",
+            "values that must be distances: zero on the diagonal, and small between points that are near a third point",
             AFFINITY_OF_DISTANCES,
         )
     if verdict == "probably":
         warnings.warn(
             "Expected affinities, which are large between nearby points, found values that are small between points "
-            f"with common neighbors, as distances are; if they are distances, {AFFINITY_OF_DISTANCES}.",
+            f"with common neighbors, as distances are; if the values are distances, {AFFINITY_OF_DISTANCES}.",
             GraphWarning,
             stacklevel=4,
         )

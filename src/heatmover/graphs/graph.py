@@ -118,10 +118,10 @@ class Graph:
         points
             ``(n_points, n_dimensions)``, finite. Equal points share one node, and their masses are added.
         n_neighbors
-            Number of neighbors of each node, less than the number of points; if merging equal points leaves fewer
+            Number of neighbors of each node, less than the number of points. If merging equal points leaves too few
             nodes, all other nodes are neighbors. Two nodes are joined if either is a neighbor of the other. Nodes tied
-            with the last neighbor (to 1e-9) are neighbors too, up to four times ``n_neighbors``. If even more nodes are
-            tied, a hash of both nodes selects among them.
+            with the last neighbor (up to a relative difference of 1e-9) are neighbors too, up to four times
+            ``n_neighbors``. If even more nodes are tied, a hash of both nodes selects among them.
         kernel
             ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all points, the paper's Eq. 4 and the right choice
             for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
@@ -130,7 +130,7 @@ class Graph:
             The width b. ``"auto"``: 1.5 times the median distance to the middle neighbor (rank ``n_neighbors // 2``).
             For the adaptive kernel, a number is a factor on each point's own distance to its middle neighbor.
         random_state
-            Seed of the random sample that decides which search is used, and of the approximate search.
+            Seed of the random sample from which the search is chosen, and of the approximate search.
         neighbors
             Search for neighbors. ``"tree"`` and ``"exact"`` find the true neighbors, ``"approximate"`` finds nearly
             all, and ``"auto"`` chooses an exact search where it is fast. `construction` records the choice, its reason
@@ -139,7 +139,7 @@ class Graph:
             Distance within which all points are joined, instead of a fixed number of neighbors; ``n_neighbors`` and
             ``neighbors`` then have no effect.
         n_jobs
-            Number of threads; None for all cores. The result does not depend on it.
+            Number of threads; None for all cores. The result does not depend on this number.
         metric
             Metric of the distance d, named as in scikit-learn: ``"euclidean"``, ``"cosine"`` (1 minus the cosine of the
             angle), ``"correlation"`` (1 minus the correlation), ``"haversine"`` (the angle between points given as
@@ -233,7 +233,7 @@ class Graph:
             Distances ``(n_points, n_points)``, non-negative, zero from a point to itself. A dense matrix holds all
             pairs and is symmetric. A SciPy sparse matrix holds distances between neighbors, for instance from
             ``sklearn.neighbors.kneighbors_graph(points, 15, mode="distance")`` or scanpy's ``obsp["distances"]``: pairs
-            that are not stored are not neighbors, a pair may be stored once or in both directions, and a stored zero is
+            that are not stored are not neighbors. A pair may be stored once or in both directions, and a stored zero is
             a distance. Points at distance zero share one node.
         n_neighbors
             Number of neighbors of each node; nodes tied with the last neighbor are added. None: 30, or all other nodes
@@ -275,11 +275,11 @@ class Graph:
             forever. Multiplying all affinities of a component by a constant changes nothing. A matrix that is
             recognized as distances, by zeros on the diagonal and the triangle inequality, raises an error.
         lazy
-            True: add a self-loop to every point, with the mean degree of its component, so that the random walk stays
-            in place about every other step. False: use the affinity unchanged. None: add self-loops only to bipartite
-            components (paths, trees, lattices without a diagonal), with a warning. On bipartite components heat
-            alternates between two halves, and distances are wrong: neighbors seem farther apart than points two steps
-            away.
+            True: add a self-loop to every point, whose weight is the mean degree of the component, so that the random
+            walk stays in place about every other step. False: use the affinity unchanged. None: add self-loops only to
+            bipartite components (such as paths, trees and square lattices without self-loops), with a warning. On
+            bipartite components heat alternates between two halves, and distances are wrong: neighbors seem farther
+            apart than points two steps away.
 
         Examples
         --------
@@ -445,14 +445,14 @@ class Graph:
         Parameters
         ----------
         steps
-            Number of steps of the longest diffusion, ``2**max_scale_`` of a fitted model; None for 2^13. A group of
-            points is nearly disconnected if hardly any of its heat leaves within this many steps.
+            Number of steps of the longest diffusion, which is ``2**max_scale_`` for a fitted model; None for 2^13. A
+            group of points is nearly disconnected if hardly any of its heat leaves within this many steps.
 
         Returns
         -------
         Diagnosis
             Components, isolated points, near-cuts, degrees, spectral gap, and advice in plain words; ``print`` shows
-            all of it.
+            all of these results.
 
         Examples
         --------
@@ -512,15 +512,15 @@ def _warn_of_bipartite(points: Bool, component: Int32) -> None:
     warnings.warn(
         f"Expected a random walk that mixes, found {counted(count, 'bipartite component')} "
         f"({part_of(size, points.size, 'point')}), where heat alternates between two halves; "
-        "self-loops of the mean degree were added to these points. Pass lazy=True to Graph.from_affinity to add "
-        "self-loops to all points without this warning, or lazy=False to add none.",
+        "each of these points got a self-loop, whose weight is the mean degree of the component. Pass lazy=True to "
+        "Graph.from_affinity to add self-loops to all points without this warning, or lazy=False to add none.",
         GraphWarning,
         stacklevel=3,
     )
 
 
 def _with_loops(matrix: sp.csr_array, points: Bool, component: Int32) -> sp.csr_array:
-    """Add a self-loop at each selected point, with the mean degree of the point's component."""
+    """Add a self-loop at each selected point, whose weight is the mean degree of the point's component."""
     owner = np.repeat(component, np.diff(matrix.indptr))
     # Sum in ascending order, so that sums are bit-identical for any order of the points.
     order = np.lexsort((matrix.data, owner))

@@ -21,9 +21,9 @@ TIE = 1e-9
 KernelName = Literal["gaussian", "adaptive", "box"]
 Bandwidth = float | Literal["auto"]
 
-# The default bandwidth is this factor times the median distance to the middle neighbor. On the swiss roll, the S-curve
-# and the star (one seed), accuracy hardly changes for factors between 1 and 2. With a factor of 4, heat leaks between
-# the layers of the swiss roll, and the Spearman correlation falls from 0.99 to 0.93.
+# The default bandwidth is this factor times the median distance to the neighbor of middle rank. On the swiss roll, the
+# S-curve and the star (one seed), accuracy hardly changes for factors between 1 and 2. With a factor of 4, heat leaks
+# between the layers of the swiss roll, and the Spearman correlation falls from 0.99 to 0.93.
 BANDWIDTH_FACTOR = 1.5
 
 
@@ -69,7 +69,7 @@ class Neighbors:
 
 def _gaussian(distances: sp.csr_array, widths: Float64) -> Float64:
     values: Float64 = distances.data
-    with np.errstate(over="ignore"):  # the square of a far outlier may overflow; its affinity is 0
+    with np.errstate(over="ignore"):  # the squared distance of an outlier may overflow; the affinity is then 0
         # Divide in place, because these arrays are among the largest of a run.
         np.divide(values, widths[0], out=values)
         np.square(values, out=values)
@@ -153,7 +153,7 @@ def affinity_from_neighbors(
     Returns
     -------
     csr_array
-        ``(n_points, n_points)``. A pair is joined if either is a neighbor of the other.
+        ``(n_points, n_points)``. Two points are joined if either is a neighbor of the other.
     """
     matrix = narrow(distances if overwrite else distances.copy())
     matrix.data = KERNELS[kernel](matrix, widths)

@@ -94,22 +94,22 @@ class Landmarks:
     ) -> Landmarks:
         """Find landmarks by k-means, starting from points drawn at random.
 
-        k-means uses 50 points per landmark, drawn at random; all points are counted at the end. For data larger than
-        memory, pass a random sample here, and then all points, chunk by chunk, to `histograms`.
+        k-means uses 50 points per landmark, drawn at random. Then all points are counted at their nearest landmarks.
+        For data larger than memory, pass a random sample here, and then all points, chunk by chunk, to `histograms`.
 
         Parameters
         ----------
         points
             ``(n_points, n_dimensions)``, finite, in any order. Equal points count separately.
         n_landmarks
-            Number of landmarks, at most the number of distinct points. Landmarks to which no point is nearest are
-            dropped, so the result may have a few landmarks fewer.
+            Number of landmarks, at most the number of distinct points. Landmarks that are nearest to no point are
+            dropped, so the result may have slightly fewer landmarks.
         n_iterations
             Number of k-means iterations; 0 uses points drawn at random as landmarks.
         random_state
             Seed of the random draw.
         n_jobs
-            Number of threads; None for all cores. The result does not depend on it.
+            Number of threads; None for all cores. The result does not depend on this number.
 
         Examples
         --------
@@ -333,7 +333,7 @@ class Histograms:
         Returns
         -------
         Histograms
-            This object. A rejected chunk changes nothing.
+            This object. A chunk that raises an error changes nothing.
         """
         array, threads = self._landmarks.check_points(points), check_threads(n_jobs)
         _check_same_length(len(array), labels)

@@ -2,12 +2,12 @@
 
 The search works by clusters, called parts. k-means divides the points into parts, and every point is compared with all
 members of the parts whose border is near. The border between two parts is the plane halfway between their centers. A
-neighbor within some distance can lie in another part only if the border is nearer than this distance. So a search is
-exact if it visits all parts whose border is within reach, the distance of the last neighbor found so far. But few
-neighbors lie in the direction of any one border, and in many dimensions hardly any neighbor lies behind a border at
-more than half of the reach. So an approximate search visits only parts whose border is within a smaller distance, a
-share of the reach. A sample of points with known true neighbors shows which share yields the required recall, with
-confidence, and at what cost.
+neighbor within some distance can lie in another part only if the border is nearer than this distance. The reach of a
+point is the distance of the last neighbor found so far. So a search is exact if it visits all parts whose border is
+within the reach. But few neighbors lie in the direction of any one border, and in many dimensions hardly any neighbor
+lies behind a border at more than half of the reach. So an approximate search visits only parts whose border is within a
+smaller distance, a share of the reach. A sample of points with known true neighbors shows which share yields the
+required recall, with confidence, and at what cost.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ PART = 128
 LARGEST = 8 * PART
 # Number of k-means iterations that place the centers of the parts, and number of points per part that they use. After 8
 # iterations a search examines 12% fewer points than after 3 (300,000 points in 8 dimensions), and the iterations take
-# 2% of its time.
+# 2% of the search time.
 MOVES, PER_PART = 8, 20
 # Number of nearby groups of parts with which each point is compared to choose its part. On 300,000 points in 8
-# dimensions, a neighbor search examines 3,900 points if all groups are compared and 4,900 if only one group is.
+# dimensions, a neighbor search examines 3,900 points if all groups are compared and 4,900 points if one group is
+# compared.
 GROUPS_AROUND = 8
 # Members of a part are padded to a multiple of two vectors of eight values.
 LANES = 16
@@ -111,9 +112,9 @@ class SearchPlan(NamedTuple):
 def least_recall(recalls: Float64, n_points: int, deviations: float = CONFIDENT) -> float:
     """Return a lower confidence bound of the recall from a sample of points.
 
-    Most points miss nothing and a few miss a lot, so the sample mean is skewed. The bound follows Johnson (1978), who
-    corrects the standard error by the third moment. Even if a sample misses nothing, a small share of all points could
-    miss everything.
+    Most points miss no neighbor and a few miss many, so the sample mean is skewed. The bound follows Johnson (1978),
+    who corrects the standard error by the third moment. Even if no point of a sample misses a neighbor, a small share
+    of all points could miss all neighbors.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ class Probe:
         Rank of each neighbor's part by the distance of its center from the center of the probe's part,
         ``(n_probes, k)``.
     borders
-        Distance of some probes from the border of each part, relative to the distance of their last neighbor,
+        Distance of some probes from the border of each part, relative to the distance of the probe's last neighbor,
         ``(n_costed, n_parts)``.
     sizes
         Number of members of each part, ``(n_parts,)``.
@@ -173,7 +174,7 @@ class Probe:
         return float(((self.borders <= share) @ self.sizes).mean()) if len(self.borders) else float(self.sizes.sum())
 
     def plan(self, recall: float, *, confident: bool = False) -> SearchPlan:
-        """Plan a search that finds the share ``recall`` of the probes' true neighbors or, if ``confident``, of all.
+        """Plan a search with this recall on the probes or, if ``confident``, with at least this recall on all points.
 
         The reach of a point shrinks during a search, so the search finds at least the planned share.
         """
@@ -201,8 +202,8 @@ class Probe:
         Parameters
         ----------
         distances
-            Distances of the neighbors found for all points, ``(n_points, k)``. A neighbor as near as the last true one
-            counts as true.
+            Distances of the neighbors found for all points, ``(n_points, k)``. A neighbor as near as the last true
+            neighbor counts as true.
         """
         return np.asarray((distances[self.numbers] <= self.distances[:, -1:] * (1 + TIE)).mean(axis=1))
 
@@ -219,7 +220,7 @@ class Probe:
         if k == 1:
             return np.inf
         growth = float(np.log(distances[:, -1:] / distances[:, :-1]).mean())
-        # In one dimension the logarithm grows by 1 / i from neighbor i to the next, on average.
+        # In one dimension the logarithm of the distance grows by 1 / i from neighbor i to the next, on average.
         expected = np.cumsum(1 / np.arange(k - 1, first, -1.0)).mean()
         return float(expected / growth) if growth > 0 else np.inf
 
@@ -504,7 +505,8 @@ EXACT_BELOW = 10_000
 # Share of the true neighbors that an approximate search is planned to find, with confidence.
 WANTED = 0.99
 # Points tied with the last neighbor are neighbors too, up to this multiple of the requested number. On lattices many
-# points are tied: 24 after the first 32 neighbors in 3 dimensions, and 91 after the first 14 among words of 14 bits.
+# points are tied: 24 points follow the first 32 neighbors in 3 dimensions, and 91 points follow the first 14 neighbors
+# among words of 14 bits.
 MOST_TIED = 4
 # Number of points with ties that are processed at once; with 120 neighbors each they take 100 MB.
 TIED_AT_ONCE = 50_000
@@ -537,7 +539,7 @@ def k_nearest(
     n_threads
         Number of threads.
     order
-        Order of the norm: 2, 1 or infinity. Only the tree supports orders other than 2, and "auto" uses it for them.
+        Order of the norm: 2, 1 or infinity. Only the tree supports orders other than 2, so "auto" then uses the tree.
     """
     n_points = len(points)
     if k == 0:
@@ -570,7 +572,7 @@ class _PartitionProbe(NamedTuple):
 def _approximate(
     points: Float64, k: int, search: Search, prepared: _PartitionProbe, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find nearly all k nearest neighbors by parts; search exactly if "auto" chose parts and they find too few."""
+    """Find nearly all k nearest neighbors by parts; search exactly if "auto" chose this search and it finds too few."""
     n_points = len(points)
     partition = prepared.partition or Partition.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or partition.probe(k, n_threads)

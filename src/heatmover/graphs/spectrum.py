@@ -1,6 +1,6 @@
 """Compute the normalized operator of an affinity and the ends of its spectrum; graphs, diffusion and manifold call it.
 
-It computes on arrays only.
+This module computes on arrays only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from heatmover._base.types import Bool, Float64, Int32
 # Affinities are scaled to just below 2^UNIT by a power of two, which is exact. Near this upper end of the range of
 # floats even the smallest affinities keep their precision, and 2^63 affinities can be summed without overflow.
 UNIT = 960
-# Powers of two with a smaller exponent are floats, and so are their inverses.
+# Floats can represent powers of two with exponents below this limit, and the inverses of these powers.
 MOST_AT_ONCE = 1000
 
-# Number of entries multiplied at once: 7.8 million entries take 0.20 s, but 0.24 s with 2^14 and 0.39 s with 2^20.
+# Number of entries multiplied at once: 7.8 million entries take 0.20 s, compared with 0.24 s for 2^14 and 0.39 s for
+# 2^20 entries at once.
 PIECE = 2**16
 
 # Number of values that `lanczos` may keep (32 MB).
@@ -34,15 +35,15 @@ DENSE = 1_000
 STEPS = 120
 
 
-# Whether the random walk on a component alternates is tested on random heat without its stationary part. The walk
-# alternates if this heat, after FEW_STEPS steps of diffusion, keeps less than the share ALTERNATES of itself in one
-# more step. Among 76 graphs (docs/decisions/0004) this test finds 31 of the 34 graphs whose P@10 rises by 0.1 or more
-# with self-loops (the other three mix at once), and 4 of the remaining 42 graphs. The lowest eigenvalue alone is not
+# Random heat without its stationary part tests whether the random walk on a component alternates. The walk alternates
+# if this heat, after FEW_STEPS steps of diffusion, keeps less than the share ALTERNATES of itself in one more step.
+# Among 76 graphs (docs/decisions/0004) this test finds 31 of the 34 graphs whose P@10 rises by 0.1 or more with
+# self-loops (the other three mix at once), and also 4 of the remaining 42 graphs. The lowest eigenvalue alone is not
 # sufficient: a single remote pair of points moves it to -0.999.
 ALTERNATES, FEW_STEPS = 0.1, 8
 # Smallest total number of values of random heat: one function on many points, up to MOST_PROBES functions on few
-# points. If less than the share REST of one eigenvector's squared heat is left (eigenvalue -0.83), the walk has mixed
-# and cannot be judged.
+# points. If less squared heat is left than the share REST of one eigenvector's heat, which an eigenvalue of -0.83
+# leaves, the walk has mixed and cannot be judged.
 PROBED, MOST_PROBES, REST = 2**14, 32, 0.05
 
 
@@ -79,9 +80,9 @@ def normalize(
     anisotropy
         Exponent of the row sums by which affinities are divided.
     component
-        Connected component of each point, ``(n_points,)``; None for a single component. S does not depend on the unit
-        of a component's affinities, and is bit-identical if the unit changes by a power of two. Each component has its
-        own unit of degrees.
+        Connected component of each point, ``(n_points,)``; None for a single component. Degrees are scaled separately
+        in each component, so multiplying the affinities of a component by a constant does not change S. With a power of
+        two, S is bit-identical.
     """
     normed = _in_units(affinity, component)
     symmetric = sp.csr_array((normed, affinity.indices, affinity.indptr), shape=affinity.shape)
@@ -93,7 +94,7 @@ def normalize(
 
 def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
     """Multiply every entry by the factors of its row and of its column, in place."""
-    # In blocks, because at a million points an array with one value per edge takes about 400 MB.
+    # Multiply in blocks, because at a million points an array with one value per edge takes about 400 MB.
     n_pieces = -(-matrix.nnz // PIECE)
     cuts = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, n_pieces + 1)[1:-1])
     for first, last in pairwise([0, *cuts.tolist(), matrix.shape[0]]):
@@ -102,8 +103,9 @@ def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
             np.repeat(factors[first:last], np.diff(matrix.indptr[first : last + 1])),
             factors[matrix.indices[entries]],
         )
-        # Divide by the larger sum first: an affinity is at most as large as either sum, so it cannot overflow, and it
-        # does not vanish if it is tiny compared with only one of them. An entry and its mirror image are bit-identical.
+        # Divide by the smaller sum first: an affinity is at most as large as either sum, so the quotient cannot
+        # overflow, and it does not vanish if the affinity is tiny compared with the larger sum only. An entry and its
+        # mirror image are bit-identical.
         matrix.data[entries] *= np.maximum(*ends)
         matrix.data[entries] *= np.minimum(*ends)
 
@@ -130,7 +132,7 @@ def _in_units(affinity: sp.csr_array, component: Int32 | None) -> Float64:
     if exponents.size == 1 and abs(int(exponents[0])) < MOST_AT_ONCE:
         return np.asarray(affinity.data * np.ldexp(1.0, exponents[0]))
     scaled: Float64 = affinity.data.copy()
-    # In two steps, because the power of two that a very small affinity needs may not be a float.
+    # Multiply in two steps, because the power of two that a very small affinity needs may not be a float.
     for part in (exponents // 2, exponents - exponents // 2):
         factors = np.ldexp(1.0, part)
         scaled *= factors[0] if factors.size == 1 else np.repeat(factors[place], counts)
@@ -214,7 +216,7 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
         S and d of `normalize`.
     guesses
         Functions on the points that are nearly constant along edges, ``(n_points, n_guesses)``, such as indicators of
-        nearly disconnected parts. Lanczos alone does not converge to modes as slow as these.
+        nearly disconnected parts. Lanczos alone does not converge to such slow modes.
     """
     top = np.sqrt(degree / degree.sum())[:, None]
     if degree.size <= DENSE:
@@ -235,16 +237,16 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
 
 
 def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64) -> tuple[Float64, float, float]:
-    """Combine vectors, orthogonally to ``top``, to the largest Ritz value; return vector, value and residual."""
+    """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, its value and residual."""
     for _ in range(2):
         candidates = candidates - top @ (top.T @ candidates)
         candidates /= np.linalg.norm(candidates, axis=0)
-    # If the mode is a combination of the guesses, its remainder is rounding and must be dropped.
+    # If the mode is a combination of the guesses, the remainder contains only rounding errors and must be dropped.
     basis, sizes, _ = np.linalg.svd(candidates, full_matrices=False)
     candidates = basis[:, sizes > 1e-6 * sizes[0]]
     candidates = candidates - top @ (top.T @ candidates)
     moved = symmetric @ candidates
-    # Eigenvalues of I - S, because small gaps would be lost in the rounding of eigenvalues near 1.
+    # Use the eigenvalues of I - S, because small gaps would be lost in the rounding of eigenvalues near 1.
     values, vectors = np.linalg.eigh(candidates.T @ (candidates - moved))
     vector = candidates @ vectors[:, 0]
     residual = float(np.linalg.norm(vector - moved @ vectors[:, 0] - values[0] * vector))

@@ -1,7 +1,7 @@
 """Plot compositions of samples, contributions of cell types to a distance, and differing cells; for users, as `pl`.
 
-Users call it with studies, comparisons, explanations or AnnData. It draws into matplotlib axes and changes nothing
-else.
+Users call the functions with studies, comparisons, explanations or AnnData. The functions draw into matplotlib axes and
+change nothing else.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def composition(
     """
     if most > len(TYPE_COLORS):
         raise InvalidInputError(
-            f"most of at most {len(TYPE_COLORS)}", repr(most), "more colors are not distinguishable"
+            f"most to be at most {len(TYPE_COLORS)}", repr(most), "more colors cannot be distinguished"
         )
     every = _read(data, cells, key)
     shown = every.largest(most)
@@ -106,8 +106,9 @@ def _read(data: Any, cells: Any, key: str) -> SampleComposition:
     """Return the shares of cell types in samples, or raise an error that names what is missing."""
     if isinstance(data, Study):
         if data.composition is None or cells is not None:
-            given = "a study without cell types" if data.composition is None else "other types"
-            raise InvalidInputError("the cell types of the study", given, "pass cells= to the study")
+            if data.composition is None:
+                raise InvalidInputError("a study with cell types", "none", "pass cells= when you create the study")
+            raise InvalidInputError("the cell types of the study", "other types", "leave cells out")
         return data.composition
     if cells is None:
         raise InvalidInputError("the type of each cell", "none", "pass cells=")
@@ -143,7 +144,7 @@ def _order(distances: Any, variable: DrawnVariable | None) -> tuple[Any, list[tu
 def abundance_state(data: Any, *, most: int = 20, key: str = KEY, key_added: str = "explain", ax: Any = None) -> Any:
     """Draw the contribution of each cell type to the distance between two groups, split into abundance and state.
 
-    The bars sum to 100% of the distance. Saturated bars are significant at a false-discovery rate of 10%, pale bars are
+    The bars sum to 100% of the distance. Saturated bars are significant at a false-discovery rate of 10%; pale bars are
     not. A negative bar means that the type changed against the overall trend.
 
     Parameters
@@ -236,7 +237,7 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
     if not isinstance(table, Drivers):
         raise InvalidInputError(
             "a contrast of cell types with the features of their cells, from hm.study_cohort with cells=",
-            "a study without it" if isinstance(data, Study) else type(data).__name__,
+            "a study without such a contrast" if isinstance(data, Study) else type(data).__name__,
         )
     title = "Features within cells"
     if isinstance(contrast, CellContrast):
@@ -318,7 +319,7 @@ def _contrast(data: Any, key: str, key_added: str) -> tuple[list[str], dict[str,
     if contrast is None or not hasattr(contrast, "uns"):
         raise InvalidInputError(
             "a contrast of cell types: a Study with cells=, or an AnnData after hm.tl.explain",
-            "a study without it" if isinstance(data, Study) else type(data).__name__,
+            "a study without such a contrast" if isinstance(data, Study) else type(data).__name__,
         )
     stored = unpack(contrast, key).get(key_added)
     if stored is None or "types" not in stored:
@@ -430,7 +431,7 @@ def _draw_parts(
     parts
         ``(2, n_types)``: contributions of abundance and state, as shares of the distance; may be negative.
     sure
-        ``(2, n_types)``: whether each contribution differs significantly.
+        ``(2, n_types)``: whether each difference is significant.
     title, xlabel
         Title of the axes, and label of the horizontal axis.
     """

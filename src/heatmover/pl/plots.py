@@ -1,6 +1,7 @@
 """Plot samples: their map, distances, the compared scales, and the smoothness of variables; for users, as `pl`.
 
-Users call it with studies, comparisons or AnnData. It draws into matplotlib axes and changes nothing else.
+Users call the functions with studies, comparisons or AnnData. The functions draw into matplotlib axes and change
+nothing else.
 """
 
 from __future__ import annotations
@@ -248,9 +249,9 @@ def distance_heatmap(
 def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     """Draw the contribution of each scale to the distances, and how the largest scale was chosen.
 
-    Bars show the share of each scale in the mean distance between samples. The line shows the total variation distance
-    between the diffused masses of two cells after the number of steps of each scale. The automatic choice is the first
-    scale at which the total variation is at most one half.
+    Bars show the share of each scale in the mean distance between samples. The line shows, for each scale, the total
+    variation distance between the diffused masses of two cells. The automatic choice is the first scale at which the
+    total variation is at most one half.
 
     Parameters
     ----------
@@ -326,7 +327,7 @@ def smoothness(
     key: str = "heatmover",
     ax: Any = None,
 ) -> Any:
-    """Draw how smoothly each variable changes between neighboring samples; below 1 is smoother than by chance.
+    """Draw how smoothly each variable changes between neighboring samples; values below 1 are smoother than by chance.
 
     Each bar shows the Laplacian smoothness of a variable (`heatmover.manifold.smoothness`), divided by the mean
     smoothness over permutations of the samples. The gray band contains 95% of the permutations. The p-value of the

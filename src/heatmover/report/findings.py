@@ -58,8 +58,8 @@ NORMS = {
 }
 WAYS = {
     "chebyshev": "Chebyshev polynomials",
-    "spectral": "Chebyshev polynomials at fine scales and leading eigenvectors at coarse ones",
-    "interpolative": "Chebyshev polynomials at fine scales and nested interpolative decompositions at coarse ones",
+    "spectral": "Chebyshev polynomials at fine scales and leading eigenvectors at coarse scales",
+    "interpolative": "Chebyshev polynomials at fine scales and nested interpolative decompositions at coarse scales",
     "exact": "a dense eigendecomposition",
 }
 TESTS = {
@@ -67,7 +67,7 @@ TESTS = {
     "distance correlation": "distance correlation for numbers (Szekely et al., 2007)",
 }
 FURTHER = {
-    "dispersion": "differences in dispersion, by bounded distances within groups, a robust PERMDISP (Anderson, 2006)",
+    "dispersion": "differences in dispersion by a robust PERMDISP on bounded distances within groups (Anderson, 2006)",
     "neighbor enrichment": "enrichment of a sample's group among its nearest samples",
     "smoothness": "smoothness over the graph of nearest samples (sum of squared differences between neighbors)",
 }
@@ -230,7 +230,7 @@ def _smooth(finding: Finding) -> str:
 
 
 def methods(study: Study) -> tuple[str, ...]:
-    """Describe the methods in paragraphs: how distances were computed and, if there were tests, how they were done."""
+    """Describe the methods in one or two paragraphs: the computation of distances, and the tests if there were any."""
     distances = " ".join(
         (
             _samples(study),
@@ -280,7 +280,7 @@ def _landmarks(comparison: Comparison) -> Iterator[str]:
         else ""
     )
     yield (
-        f"The cells were approximated by {counted(agreement.n_landmarks, 'k-means center')}, which leave "
+        f"The cells were approximated by {counted(agreement.n_landmarks, 'k-means center')}. The centers leave "
         f"{percent(agreement.unexplained)} of the variance unexplained.{correlation}"
     )
 
@@ -334,7 +334,7 @@ def _units(comparison: Comparison) -> Iterator[str]:
     yield (
         "K, the weights of the scales and an increasing curve, which converts these sums to real units, were fitted "
         f"to {len(fit.pairs)} exact Earth Mover's Distances ({GROUNDS[fit.ground]}). In nested cross-validation, the "
-        f"median error of held-out pairs was {100 * fit.median_error:.1f}%, the 90th percentile "
+        f"median error of held-out pairs was {100 * fit.median_error:.1f}%, and the 90th percentile of the error was "
         f"{100 * fit.error_90:.1f}%."
     )
 
@@ -343,9 +343,9 @@ def _noise(comparison: Comparison) -> Iterator[str]:
     noise = comparison.uncertainty
     if noise is not None and comparison.bias == "corrected":
         yield (
-            "The embeddings of the samples were shrunk toward their center, at each scale and along each direction "
-            "with clear differences, by the share of their variance that is due to sampling noise (constrained "
-            "empirical Bayes)."
+            "The embeddings of the samples were shrunk toward their center by the share of variance that is due to "
+            "sampling noise (constrained empirical Bayes). This share was estimated separately for each scale and for "
+            "each direction with clear differences."
         )
     if noise is not None and comparison.intervals is not None:
         yield (
@@ -410,7 +410,7 @@ def _tests(study: Study) -> Iterator[str]:
         tests = f"The {'test' if len(own) == 1 else 'tests'} of {_quoted(own)} {verb(len(own), 'was', 'were')}"
         if adjusted:
             yield (
-                f"{tests} adjusted for {_quoted(adjusted)}: residuals of a linear model of these covariates were "
+                f"{tests} adjusted for {_quoted(adjusted)}: residuals of a linear model of the covariates were "
                 "permuted (Freedman and Lane, 1983)."
             )
         else:
@@ -418,7 +418,8 @@ def _tests(study: Study) -> Iterator[str]:
     tied = {finding.blocks for finding in done} & set(MOVES)
     if tied:
         block = repr(shortened(study.block))
-        yield f"In the permutations, {' or '.join(MOVES[how].format(block=block) for how in sorted(tied))}."
+        moves = " or ".join(MOVES[how].format(block=block) for how in sorted(tied))
+        yield f"In the permutations, {moves}{', depending on the variable' if len(tied) > 1 else ''}."
     if len(done) > 1:
         yield (
             f"P-values of the {counted(len(done), 'variable')} were adjusted for the false discovery rate (Benjamini "
@@ -433,7 +434,7 @@ def _contrast(study: Study) -> Iterator[str]:
     rate = (
         ""
         if contrast.no_calls
-        else (", each adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)")
+        else " and were adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)"
     )
     yield (
         f"Cell types ({shortened(contrast.annotation)}) were compared between "
@@ -451,8 +452,8 @@ def _contrast(study: Study) -> Iterator[str]:
 def _measured(contrast: CellContrast) -> str:
     count = len(contrast.stable)
     return (
-        f"shares and of log-ratios to {counted(count, 'reference type')}, whose mutual ratios change least, using the "
-        "larger of the two p-values"
+        f"shares and of log-ratios to {counted(count, 'reference type')} (the types whose mutual ratios change least), "
+        "and the larger of the two p-values was used"
         if count
         else "shares, because no reference types could be identified"
     )

@@ -109,8 +109,8 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     existing = _existing_folder(out)
     _check_free(out, force, names)
     # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error and
-    # renames stay on one disk. Lock also the place where another run may have started before the folder of the results
-    # existed.
+    # renames stay on one disk. Also lock a hidden folder next to ``out``, which another run may have created before
+    # ``out`` existed.
     hidden = f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
     aside, before = existing / hidden, out.absolute().parent / hidden
     with ExitStack() as held:
@@ -127,7 +127,7 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Create and lock the hidden folder of a run without leftovers of a killed run; remove this folder at the end.
+    """Create and lock the hidden folder of a run, remove files of a killed run, and remove the folder at the end.
 
     The operating system releases the lock of a killed run.
     """
@@ -175,7 +175,7 @@ def _write_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Name the folder instead of the file that failed, which may be hidden.
+        # Name the folder instead of the file that failed, because the file may be hidden.
         raise _unwritable(out, error) from error
 
 

@@ -21,8 +21,8 @@ from heatmover.study.drawing.style import COLORS, MISSING, NAME_LETTERS, NEAR_TO
 
 # Size of the map in SVG units, and width of its margin.
 WIDTH, HEIGHT, EDGE = 800.0, 520.0, 42.0
-# Half the width of markers of new samples and of reference samples; with more reference samples than ROOMY, markers
-# shrink with the square root of this number, as in `drawing.map`.
+# Half the width of markers of new samples and of reference samples. If there are more than ROOMY reference samples,
+# their markers shrink with the square root of the number of samples, as in `drawing.map`.
 NEW, OLD, ROOMY = 8.0, 5.0, 60
 # Height of a line of text on the map, and width of a bold letter; few letters are wider.
 LINE, LETTER = 16.0, 8.6
@@ -84,8 +84,8 @@ def render_mapped(
     mapped
         Mapped samples from `Atlas.map`.
     predict
-        Names of the reference's variables to predict; the first colors the map. None: all numeric variables, and all
-        variables with groups of several samples.
+        Names of the reference's variables to predict; the first variable colors the map. None: all numeric variables,
+        and all variables with groups of several samples.
     k
         Number of nearest reference samples to show and to predict from.
     title
@@ -117,7 +117,7 @@ def render_mapped(
     answers = [(name, mapped.predict(name, count)) for name in chosen]
     page = fill(
         "mapped.html",
-        title=title or f"{counted(len(mapped.names), 'sample')} on an atlas of {n_reference:,}",
+        title=title or f"{counted(len(mapped.names), 'sample')} on an atlas of {counted(n_reference, 'sample')}",
         headline=_headline(mapped),
         version=__version__,
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -144,7 +144,7 @@ def render_mapped(
 
 
 def _predictable(mapped: Mapped, k: int) -> Iterator[str]:
-    """Yield the variables that neighbors can predict: more than k values, which are numbers or form larger groups."""
+    """Yield the predictable variables: numbers, or groups of two or more samples on average; more than k values."""
     for name, values in mapped.reference.variables.items():
         present = [value for value in values if value is not None]
         different = {str(value) for value in present}
@@ -224,7 +224,7 @@ def _digits(value: float, count: int) -> str:
 
 
 def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield, for each sample, the cells that differ in frequency from its predicted group or nearest sample."""
+    """Yield, for each sample, how the frequencies of cells differ from its predicted group or nearest sample."""
     label = next(((name, answer) for name, answer in answers if not answer.is_number), None)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
         if label is None:
@@ -319,7 +319,7 @@ def _colored(variable: DrawnVariable | None, n_samples: int) -> tuple[list[tuple
         for code in sorted(largest)
     ]
     if len(variable.groups) > len(looks) or variable.missing.any():
-        legend.append({"color": gray[0], "shape": SHAPES[0], "label": "another, or missing"})
+        legend.append({"color": gray[0], "shape": SHAPES[0], "label": "other or missing"})
     return [look_of.get(code, gray) for code in variable.codes.tolist()], legend
 
 

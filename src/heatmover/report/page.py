@@ -54,15 +54,15 @@ from heatmover.study.examination import kind_of, label
 from heatmover.study.study import Study, study_comparison
 from heatmover.study.tables import table_text
 
-# Largest number of cell types in the table, so that it stays readable. One line summarizes all other types, and
+# Largest number of cell types in the table, so that the table stays readable. One line summarizes all other types, and
 # cell-types.csv lists all types.
 MOST_TYPES = 30
 # Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
-# Largest number of significant features in the page's table: the table of thousands of genes in dozens of types would
-# take megabytes.
+# Largest number of significant features in the page's table, because a table of thousands of genes in dozens of types
+# would take megabytes.
 MOST_DRIVERS = 2_000
-# Number of types with their own color; all other types share one.
+# Number of types with their own color; all other types share one color.
 MOST_COLORED = len(TYPE_COLORS)
 # Symbols that repeat the information of color and word, for readers who cannot perceive color.
 MARKS = {"more": "\u25b2", "less": "\u25bc", "": "\u2013"}
@@ -71,8 +71,8 @@ TITLE = "Comparison of samples"
 # Largest number of distinguishable colors; the smallest groups are combined.
 MOST_GROUPS = 30
 OTHER = "other"
-# Largest number of samples in the heatmap, because a screen has hardly more rows of pixels. Of a larger cohort, an
-# evenly spaced subset is clustered.
+# Largest number of samples in the heatmap, because a screen has hardly more rows of pixels. For a larger cohort, an
+# evenly spaced subset is clustered and shown.
 MOST_ROWS = 1_000
 # Largest number of samples for eigenvectors: 2,000 samples take 5 s, and 5,000 samples take more than a minute.
 MOST_MAPPED = 2_000
@@ -96,12 +96,12 @@ class Section:
     data
         Plain values that the page's script finds under ``key``.
     after
-        Key of the section after which an additional section is placed.
+        Key of the section after which this section is placed, if it is an additional section.
     tables
-        CSV texts (see `heatmover.study.tables.table_text`) that the buttons of the section save, by file names without
-        their ending, in lower-case letters.
+        CSV texts (see `heatmover.study.tables.table_text`) that the buttons of the section save. The keys are the file
+        names in lower-case letters, without the ending.
     picture
-        Whether the section gets buttons that save its picture; the page's script must support this section.
+        Whether the section gets buttons that save its picture; the page's script must be able to draw the picture.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def _coloring(name: str, values: list[Any], *, numeric: bool = False) -> dict[st
     texts = ["" if is_missing(value) else label(value) for value in values]
     counts = Counter(text for text, value in zip(texts, values, strict=True) if not is_missing(value))
     if len(counts) > MOST_GROUPS and max(counts.values()) == 1:
-        return None  # a name for every sample
+        return None  # a different name for every sample
     kept, other = _largest(counts)
     codes = {group: code for code, group in enumerate(kept)}
     return {
@@ -199,7 +199,7 @@ def maps(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def scaled(distances: Float64) -> tuple[Float64, Float64]:
-    """Return classical scaling, ``(n_samples, 2)``, and the share of each axis.
+    """Return coordinates by classical scaling, ``(n_samples, 2)``, and the share of the variation on each axis.
 
     If there are too many samples, an evenly spaced subset is scaled, and the other samples are placed by their
     distances to the subset (de Silva and Tenenbaum 2004). The shares then refer to the subset.
@@ -219,7 +219,7 @@ def heatmap(comparison: Comparison) -> dict[str, Any]:
     chosen = _evenly(np.arange(len(comparison.names)), MOST_ROWS)
     shown = chosen[leaf_order(comparison.distances[np.ix_(chosen, chosen)])]
     distances = comparison.distances[np.ix_(shown, shown)]
-    # Quantiles, because zeros on the diagonal and a few outliers would take up most of the colors.
+    # Use quantiles, because zeros on the diagonal and a few outliers would take up most of the colors.
     colors = rounded(np.quantile(distances[np.triu_indices(len(distances), 1)], COLOR_RANGE))
     return (
         {"order": shown.tolist(), "range": colors, "colors": list(NEAR_TO_FAR)}
@@ -397,7 +397,7 @@ PARTS = (sample_map, clustered_distances, statistics, scales, graph, method, pro
 
 
 def noise_sections(study: Study) -> list[Section]:
-    """Return the section on sampling noise, or nothing if the study has not assessed it."""
+    """Return the section on sampling noise, or nothing if the study has not assessed noise."""
     comparison = study.comparison
     noise = comparison.uncertainty
     if noise is None:
@@ -590,7 +590,7 @@ def _state_words(cell_type: CellType) -> str:
 
 
 def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the largest significant differences of the main types, or simply the largest if no test is possible."""
+    """Return the largest significant differences of the main types, or the largest ones if no test is possible."""
     sure = [row for row in driver_rows(contrast) if contrast.no_calls or row["q_value"] <= LEVEL]
     shown = []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
@@ -657,7 +657,7 @@ def render(study: Study, *, title: str | None = None, extra_sections: Sequence[S
     title
         Heading of the page; default: the name of the input.
     extra_sections
-        Additional sections, each placed after the section in its ``after``.
+        Additional sections, each placed after the section that its ``after`` names.
 
     Returns
     -------

@@ -2,19 +2,19 @@
 
 The module reads the diffusion of a fitted model and works on plain arrays.
 
-A probe is white noise g. Its diffused value at a cell c is psi(c) = <g, e(c)>, where e(c) is the embedding of the cell.
-The mean over probes of the product of two such values is the inner product of the two embeddings, in the operator's own
-norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the mean, the sampling
-noise and the difference of two halves for every sample at every scale.
+A probe is white noise g. The diffused value of the probe at a cell c is psi(c) = <g, e(c)>, where e(c) is the embedding
+of the cell. The mean over probes of the product of two such values is the inner product of the two embeddings, in the
+operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the mean,
+the sampling noise and the difference of two halves for every sample at every scale.
 
 Let v_i be the noise variance of sample i, and t the variance between samples beyond the noise (Paule and Mandel 1982).
 Sample x_i is shrunk toward the center by the factor ``sqrt(t / (t + v_i))``. The corrected samples then vary as much as
-the true samples, whatever their numbers of cells. These are constrained empirical Bayes estimates (Louis 1984, Ghosh
-1992).
+the true samples, whatever their numbers of cells. The corrected samples are constrained empirical Bayes estimates
+(Louis 1984, Ghosh 1992).
 
-Noise varies in many directions, true differences often in few. Each direction in which samples vary far more than the
-halves of one sample is shrunk by its own factor. All other directions share one factor, which is small if little true
-variation remains in them.
+Noise varies in many directions, but true differences often vary in few directions. If samples vary far more along a
+direction than the halves of one sample do, this direction is shrunk by its own factor. All other directions share one
+factor, which is small if little true variation remains in these directions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PROBES, TOGETHER = 128, 32
 # Largest number of parts into which the cells of a sample are divided for the bootstrap. With 32 parts a 95% interval
 # is 4% too narrow.
 PARTS = 32
-# If all samples together would have more parts, each sample gets fewer, but not fewer than four: with fewer, a half of
-# the parts would have no variance.
+# If all samples together would have more than MOST_PARTS parts, each sample gets fewer parts, but at least four. With
+# three parts, one half would be a single part, which has no variance.
 MOST_PARTS, FEWEST_PARTS = 20_000, 4
 # A single cell has no variance, and a few cells may miss a cell type altogether. A sample's variance estimate is
 # therefore averaged with the variance pooled over all samples, which has the weight of 10 cells. In samples of 12
@@ -120,8 +120,8 @@ class Sketch(NamedTuple):
     squares
         ``(n_scales + 1, n_samples)``: mean squared probe value over the cells of each sample and over the probes.
     halves
-        ``(n_scales, n_samples, n_probes)``: differences of the halves of each sample. They contain only noise, with the
-        variance of the noise in ``means``.
+        ``(n_scales, n_samples, n_probes)``: differences of the halves of each sample. The differences contain only
+        noise, with the variance of the noise in ``means``.
     parts
         ``(n_parts, n_probes)``: probe values of the parts, for the sum of all scales.
     starts
@@ -251,10 +251,10 @@ def sketch_samples(
 # Sampling noise is concentrated on a few cells, so its L1 norm is smaller than the L1 norm of a smooth density of equal
 # variance. The correction multiplies the deviation of a sample from the center by this power of the ratio of the two
 # norms. With the power 1, small samples have the right mean distance, but their nearest distance is too large, because
-# no other sample has mass on the same few cells. With too small a power, their nearest distance is too small. On the
-# kidney cohort (634 samples of 2 to 415 items), the Spearman correlation of sample size and nearest distance was 0.41,
-# 0.30, 0.16, 0.00, -0.18 and -0.47 for the powers 0.4, 0.5, 0.6, 0.7, 0.8 and 1. Nearest neighbors are most accurate
-# with 0.6. Distances of simulated samples of at least 10 cells hardly depend on the power.
+# no other sample has mass on the same few cells. With too small a power, the nearest distance of small samples is too
+# small. On the kidney cohort (634 samples of 2 to 415 items), the Spearman correlation of sample size and nearest
+# distance was 0.41, 0.30, 0.16, 0.00, -0.18 and -0.47 for the powers 0.4, 0.5, 0.6, 0.7, 0.8 and 1. Nearest neighbors
+# are most accurate with 0.6. Distances of simulated samples of at least 10 cells hardly depend on the power.
 SPIKINESS = 0.6
 # A direction has its own factor if the variance of the samples along it is more than this many times the largest
 # variance of the noise along any direction. With 1.0, noise was mistaken for true differences: for 40 samples of 10 to
@@ -364,9 +364,9 @@ def correction_of(sketch: Sketch, noise: Float64) -> Correction:
 def heterogeneity(sketch: Sketch, noise: Float64) -> float:
     """Return the p-value of the test that all samples come from one distribution, for all scales together.
 
-    Under this hypothesis the sum of squared deviations of n samples, divided by the noise variance, is n - 1 on
-    average. The sum follows a scaled chi-square distribution with (n - 1) f degrees of freedom, where f is the number
-    of directions in which the noise varies.
+    If all n samples come from one distribution, the sum of their squared deviations, divided by the noise variance, is
+    n - 1 on average. The sum follows a scaled chi-square distribution with (n - 1) f degrees of freedom, where f is the
+    number of directions in which the noise varies.
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ def _joint(sketch: Sketch, noise: Float64) -> tuple[Float64, Float64, Float64]:
 def _factors(
     means: Float64, halves: Float64, noise: Float64, between: float, most: int
 ) -> tuple[Float64, Float64, Float64]:
-    """Return the directions with their own shrinkage factor at one scale, and the factors of these and all others.
+    """Return the directions with their own shrinkage factor at one scale, their factors, and the common factors.
 
     Parameters
     ----------
@@ -558,7 +558,7 @@ def exchangeable(block: FloatArray, variance: Float64) -> tuple[FloatArray, Floa
 
 
 def mean_deviation(variance: Float64) -> Float64:
-    """Return mean absolute deviation over mean, at most 2, of a Poisson distribution with the mean 1 / variance."""
+    """Return the mean absolute deviation of a Poisson variable with mean 1 / variance, divided by the mean."""
     mean = 1 / np.maximum(variance, np.finfo(float).tiny)
     few = np.minimum(mean, NORMAL)
     floor = np.floor(few)

@@ -32,12 +32,12 @@ from heatmover.statistics.permutations import (
     restrict,
 )
 
-# A column of length 1 whose residual on other columns is shorter than this is treated as a linear combination of these
-# columns. Rounding errors are far smaller, and so small a difference between variables is hardly intended. R has the
-# same tolerance.
+# A column of unit length whose residual on other columns is shorter than this is treated as a linear combination of
+# these columns. Rounding errors are far smaller, and such a small difference between variables is hardly intended. R
+# uses the same tolerance.
 DEPENDENT = 1e-7
-# Patterns for the summands of a formula. A summand is variables joined by : and *, or the mean, which may also be
-# subtracted (-1). A name with characters other than letters, digits, dots and underscores must be in backticks.
+# Patterns for the summands of a formula. A summand consists of variables joined by : and *, or is the mean, which may
+# also be subtracted (-1). A name with characters other than letters, digits, dots and underscores must be in backticks.
 NAME = r"[^\W\d][\w.]*|`[^`]+`"
 SUMMAND = re.compile(rf"(?P<sign>\+|-(?=\s*1\b))?\s*(?:1\b|(?P<product>(?:{NAME})(?:\s*[:*]\s*(?:{NAME}))*))\s*")
 GRAMMAR = "a formula of variable names joined by +, : and *"
@@ -95,7 +95,7 @@ class Design:
         Parameters
         ----------
         columns
-            Values ``(n_samples,)`` by name: a mapping or a DataFrame. Numbers form a numeric variable, text and
+            Values ``(n_samples,)`` by name: a mapping or a DataFrame. Numbers form a numeric variable; text and
             booleans form groups.
         categorical
             Names of columns whose numbers encode groups, such as batch codes.
@@ -114,8 +114,9 @@ class Design:
         formula
             Names of columns, such as ``"condition * sex + age"``. ``+`` joins terms, ``:`` joins the variables of an
             interaction, and ``a * b`` means ``a + b + a:b``. Names with characters other than letters, digits, dots and
-            underscores must be in backticks. The formula is parsed, never evaluated; anything else is rejected. The
-            mean is always part of the design, even with ``-1``, because distances do not depend on it.
+            underscores must be in backticks. The formula is parsed and never evaluated, and any other syntax is
+            rejected. The mean is always part of the design, even with ``-1``, because distances do not depend on the
+            mean.
         columns, categorical
             As in `from_columns`; columns that the formula does not name are ignored.
         """
@@ -248,7 +249,7 @@ def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> F
         raise InvalidInputError(
             f"a value of {quoted(name)} for every sample",
             f"{len(missing)} of {n_samples} missing (first: sample {missing[0]})",
-            "leave those samples out, or the variable",
+            "leave out those samples or the variable",
         )
     numeric = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
     if numeric and not categorical:
@@ -264,7 +265,7 @@ def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> F
     if single:
         raise InvalidInputError(
             f"at least two samples of every group of {quoted(name)} in a design",
-            f"only one sample of {listed(single)}",
+            f"groups of one sample: {listed(single)}" if len(single) > 1 else f"only one sample of {listed(single)}",
             "join small groups, or leave them out" if len(single) < n_samples else "leave the variable out",
         )
     return np.eye(len(groups))[codes]
@@ -408,7 +409,7 @@ class DesignResult:
         for result in self.terms:
             if result.term == term:
                 return result
-        raise InvalidInputError("a term that was tested", quoted(term), f"there are {', '.join(self.names)}")
+        raise InvalidInputError("a term that was tested", quoted(term), f"tested: {', '.join(self.names)}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -428,7 +429,7 @@ class DesignResult:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table as text: one row per term, then residual and total, whose empty last cells are left out."""
+        """Return the table as text: one row per term, then shorter rows for the residual and the total."""
         total = self.total_sum_of_squares or 1.0
         lines = [
             (result.term, str(result.degrees_of_freedom), f"{result.sum_of_squares:.4g}", f"{result.r_squared:.3f}",
@@ -488,9 +489,9 @@ def permanova_design(
 ) -> DesignResult:
     """Test the terms of a design, each with other terms held fixed (McArdle and Anderson 2001).
 
-    The test permutes the residuals that remain after the fixed terms (Freedman and Lane 1983), so the effect of a fixed
-    term is not attributed to a tested term that is associated with it. Sums of squares, F and degrees of freedom agree
-    with R's ``vegan::adonis2``.
+    The test fits the fixed terms and permutes the residuals (Freedman and Lane 1983). The effect of a fixed term is
+    therefore not attributed to an associated tested term. Sums of squares, F and degrees of freedom agree with R's
+    ``vegan::adonis2``.
 
     Parameters
     ----------
@@ -590,8 +591,9 @@ def _set_up(
 def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces:
     """Add the blocks within which a term is permuted to the fixed space of the term.
 
-    Without the blocks in the model, blocks bias the fitted slopes of numeric variables, and the bias remains in the
-    residuals. At a level of 5%, the test then was significant for 15% of paired data sets without a difference.
+    If a model leaves out the blocks, they bias the fitted slopes of numeric variables, and the bias remains in the
+    residuals. At a significance level of 5%, such a test was significant for 15% of paired data sets without a
+    difference.
 
     Parameters
     ----------
@@ -615,8 +617,8 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
     inside = Spaces(fixed, tested, orthonormal(spaces.rest, np.hstack([fixed, tested])))
     if inside.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
-            f"fewer columns of covariates and blocks, to compare {counted(len(fixed), 'sample')}",
-            counted(fixed.shape[1] - 1, "column"),
+            f"at least 1 residual degree of freedom for {counted(len(fixed), 'sample')}",
+            f"{counted(fixed.shape[1] - 1, 'column')} of covariates and blocks",
             "adjust for fewer covariates",
         )
     return inside
@@ -684,8 +686,8 @@ def spaces_given(columns: Float64, design: Design, what: str) -> Spaces:
     spaces = Spaces(fixed, tested, np.zeros((len(columns), 0)))
     if spaces.residual_degrees_of_freedom < 1:
         raise InvalidInputError(
-            f"fewer columns of covariates, to compare {counted(len(columns), 'sample')}",
-            f"{counted(fixed.shape[1] - 1, 'column')} of {', '.join(map(quoted, design.names))}",
+            f"at least 1 residual degree of freedom for {counted(len(columns), 'sample')}",
+            f"{counted(fixed.shape[1] - 1, 'column')} of covariates ({', '.join(map(quoted, design.names))})",
             "adjust for fewer covariates",
         )
     return spaces
@@ -719,9 +721,9 @@ def check_mixed(name: str, values: npt.NDArray[Any], restriction: Restriction) -
     alone, n_blocks = blocks_of_one_value(values, restriction)
     if alone:
         raise InvalidInputError(
-            f"at least two groups, or values, of {name} in every block",
-            f"only one in {alone} of {counted(n_blocks, 'block')}",
-            "leave the samples in these blocks out, or adjust for the blocks instead",
+            f"at least two groups or values of {name} in every block",
+            f"only one group or value in {alone} of {counted(n_blocks, 'block')}",
+            "leave out the samples in these blocks, or adjust for the blocks instead",
         )
 
 
@@ -767,9 +769,9 @@ def residual_test(
     left = (left + left.T) / 2
     # The fixed space is needed because permuting blocks of unequal size changes the mean of the residuals.
     basis = np.hstack([spaces.tested, spaces.rest, spaces.fixed])
-    # Let E be the products of the residuals, and M the matrix that permutes them. A basis Q explains the trace of
-    # Q' M E M' Q. In M' Q the sums of Q over blocks are permuted and spread evenly over the samples of each block;
-    # deviations of Q from the means of the blocks do not change.
+    # Let E be the matrix of inner products of the residuals, and M the matrix that permutes the residuals. A basis Q
+    # explains the trace of Q' M E M' Q. In M' Q the sums of Q over blocks are permuted and spread evenly over the
+    # samples of each block; deviations of Q from the means of the blocks do not change.
     sizes = np.bincount(unit_of).astype(np.float64)
     onto = sp.csr_array((np.ones(n_samples), (unit_of, np.arange(n_samples))))
     sums = onto @ basis

@@ -1,6 +1,6 @@
 """Map samples by their distances: graph, low-dimensional maps, smoothness; for users, as ``hm.manifold``; arrays only.
 
-The module is public as ``hm.manifold``; plots, reports and atlases call it too. It works on plain arrays.
+The module is public as ``hm.manifold``; plots, reports and atlases call it too. The module works on plain arrays.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     rows, columns = np.nonzero(neighbors_with_ties(matrix, count))
     # Index count, not count - 1, because the sample itself comes first, at distance zero.
     width = np.partition(matrix, count, axis=1)[:, count]
-    # A sample with k copies would have the width zero; its width is the distance to the nearest sample that differs.
+    # A sample with k copies would have width zero. The width is therefore set to the distance to the nearest different
+    # sample.
     differs = np.where(matrix > 0, matrix, np.inf).min(axis=1)
     width = np.where(width > 0, width, np.where(np.isfinite(differs), differs, 1.0))
     weights = np.exp(-(matrix[rows, columns] / width[rows]) * (matrix[rows, columns] / width[columns]))
@@ -109,12 +110,11 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     True
     """
     matrix = check_distances(distances)
-    count = check_at_most("n_components", n_components, len(matrix) - 1, "it must be less than the number of samples")
+    count = check_at_most("n_components", n_components, len(matrix) - 1, "use fewer components than samples")
     walk, degree = normalize(sp.csr_array(sample_graph(matrix, k=k) + sp.eye_array(len(matrix), format="csr")), 1.0)
     top = np.sqrt(degree / degree.sum())
-    # The constant eigenvector carries no information. Its eigenvalue is moved from 1 to -2, below all other
-    # eigenvalues. Otherwise it would mix with other eigenvectors of eigenvalue 1, which exist if the graph has several
-    # components.
+    # The constant eigenvector carries no information. Moving its eigenvalue from 1 to -2, below all other eigenvalues,
+    # prevents a mixture with other eigenvectors of eigenvalue 1, which exist if the graph has several components.
     values, vectors = np.linalg.eigh(walk.toarray() - 3 * np.outer(top, top))
     slowest = np.argsort(-np.abs(values[1:]), kind="stable")[:count] + 1
     return _turned(vectors[:, slowest] / top[:, None] * values[slowest])
@@ -149,7 +149,7 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     ([0.0, 1.0, 3.0, 8.0], [1.0])
     """
     matrix = check_distances(distances)
-    count = check_at_most("n_components", n_components, len(matrix), "it must not exceed the number of samples")
+    count = check_at_most("n_components", n_components, len(matrix), "use at most one component per sample")
     unit = matrix.max() or 1.0
     squares = (matrix / unit) ** 2
     means = squares.mean(axis=0)
@@ -190,11 +190,9 @@ def phate(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 5, random
     package = import_extra("phate", package="phate", extra="phate")
     matrix = check_distances(distances)
     operator = package.PHATE(
-        n_components=check_at_most(
-            "n_components", n_components, len(matrix) - 1, "it must be less than the number of samples"
-        ),
+        n_components=check_at_most("n_components", n_components, len(matrix) - 1, "use fewer components than samples"),
         # PHATE accepts no more neighbors and would warn.
-        knn=check_at_most("k", k, len(matrix) - 2, "it must be at least 2 less than the number of samples"),
+        knn=check_at_most("k", k, len(matrix) - 2, "use at most the number of samples minus 2"),
         knn_dist="precomputed_distance",
         random_state=_seed(random_state),
         n_jobs=1,
@@ -231,11 +229,11 @@ def umap(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 15, random
     """
     package = import_extra("umap", package="umap-learn", extra="umap")
     matrix = check_distances(distances)
-    count = check_at_most("n_components", n_components, len(matrix) - 1, "it must be less than the number of samples")
+    count = check_at_most("n_components", n_components, len(matrix) - 1, "use fewer components than samples")
     operator = package.UMAP(
         n_components=count,
         # UMAP counts a sample among its own neighbors, and requires fewer neighbors than samples.
-        n_neighbors=check_at_most("k", k, len(matrix) - 2, "it must be at least 2 less than the number of samples") + 1,
+        n_neighbors=check_at_most("k", k, len(matrix) - 2, "use at most the number of samples minus 2") + 1,
         metric="precomputed",
         # The spectral initialization needs more samples than eigenvectors.
         init="spectral" if count + 1 < len(matrix) else "random",
@@ -264,9 +262,8 @@ def smoothness(
     distances
         Distances between samples, ``(n_samples, n_samples)``.
     signal
-        A number for each sample, such as an outcome coded 0 and 1 or a share of cells, ``(n_samples,)``; or a label for
-        each sample. Labels are encoded as one column of 0 and 1 per label, and the sums over edges are added over all
-        columns.
+        A number or a label for each sample, ``(n_samples,)``, such as an outcome coded 0 and 1 or a share of cells.
+        Each label is encoded as one column of 0 and 1, and the sum over edges is added up over all columns.
     k
         Number of neighbors in the graph of samples, as in `sample_graph`.
     blocks
@@ -279,8 +276,8 @@ def smoothness(
     -------
     TestResult
         ``statistic``: sum over edges of squared differences (`heatmover.metrics.laplacian_smoothness`), divided by its
-        mean over permuted signals. It is about 1 for a signal unrelated to the distances and less for a smooth signal.
-        ``effect``: 1 minus the statistic.
+        mean over permuted signals. The statistic is about 1 for a signal unrelated to the distances and below 1 for a
+        smooth signal. ``effect``: 1 minus the statistic.
 
     Examples
     --------
@@ -300,7 +297,8 @@ def smoothness(
         variance = float(values.var(ddof=1))
     else:
         values, names = check_labels("signal", signal, len(matrix))
-        # Two different labels have the squared difference 1, which is half the sum over their columns of 0 and 1.
+        # The squared difference of two different labels is defined as 1; the sum over their columns of 0 and 1 would be
+        # 2.
         variance = float(len(values) - (np.bincount(values) ** 2).sum() / len(values)) / (2 * (len(values) - 1))
     restriction = restrict(values, blocks)
     first, second = _edges_elsewhere(matrix, restriction.units, count)
@@ -312,7 +310,7 @@ def smoothness(
     observed, null, complete = null_distribution(roughness, values, restriction, n_permutations, random_state)
     usual = 2 * first.size * variance
     if blocks is not None:
-        # Blocks restrict the possible orders, so the mean is taken over the permutations.
+        # Blocks restrict the possible orders, so the formula for the mean does not hold: average over the permutations.
         usual = (float(null.sum()) + observed) / (len(null) + 1)
     null, observed = null / (usual or 1.0), observed / (usual or 1.0)
     p, smallest = probability(observed, null, complete, smaller=True)

@@ -19,9 +19,10 @@ ALONE = "a measure is not its own neighbor"
 
 
 def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) -> float:
-    """Return the mean share of a measure's k true nearest neighbors that ``distances`` also rank among the k nearest.
+    """Return the mean share of the k true nearest neighbors that are also among the k nearest in ``distances``.
 
-    A measure is not its own neighbor, and the diagonals are ignored. Ties are broken in favor of the smaller index.
+    The share is averaged over all measures. A measure is not its own neighbor, so the diagonals are ignored. Ties are
+    broken in favor of the smaller index.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     """Return Spearman's rank correlation of distances with true distances, averaged over measures.
 
     For each measure, the distances to all other measures are ranked (equal distances share their mean rank) and
-    correlated with the ranks of the true distances. If all true distances of a measure are equal, or all scored
-    distances, the measure has no order and its correlation is set to 0.
+    correlated with the ranks of the true distances. If all true distances of a measure are equal, or if all its scored
+    distances are equal, its correlation is set to 0.
 
     Parameters
     ----------
@@ -98,9 +99,10 @@ def laplacian_smoothness(
 ) -> float | Float64:
     """Return the variation of a signal between near measures; lower values mean a smoother signal.
 
-    This is the Laplacian quadratic form of the paper. A graph connects two measures if either is among the k nearest of
-    the other. The result is the sum, over the edges of the graph, of the squared differences of the signal. With the
-    adjacency A and the degrees D of the graph this is ``signal.T @ (D - A) @ signal``.
+    The result is the Laplacian quadratic form of the paper. A graph connects two measures if either is among the k
+    nearest of the other. The quadratic form is the sum of the squared differences of the signal over the edges of the
+    graph, and equals ``signal.T @ (D - A) @ signal``, where A is the adjacency matrix and D the diagonal matrix of
+    degrees.
 
     Parameters
     ----------
@@ -113,9 +115,10 @@ def laplacian_smoothness(
     k
         Number of neighbors, 1 to n_measures - 1.
     normalize
-        Divide by the mean over all permutations of the signal: twice the number of edges times the variance of the
-        signal (with n_measures - 1 in the denominator). The result, known as Geary's C, is about 1 for a signal that is
-        independent of the distances, for any unit and any number of measures. For a constant signal the result is 0.
+        Divide by the mean result over all permutations of the signal: twice the number of edges times the variance of
+        the signal (with n_measures - 1 in the denominator). The result, known as Geary's C, is about 1 for a signal
+        that is independent of the distances, for any unit and any number of measures. For a constant signal the result
+        is 0.
 
     Returns
     -------
@@ -138,13 +141,14 @@ def laplacian_smoothness(
     first, second = edges_between_near(near)
     columns = _check_signal(signal, len(matrix))
     if normalize:
-        # The result does not depend on the unit, and squares of numbers near 1 neither overflow nor vanish.
+        # Rescale the signal: the result does not depend on the unit, and squares of numbers near 1 neither overflow nor
+        # vanish.
         columns = columns / np.where(columns.any(axis=0), np.abs(columns).max(axis=0), 1)
     with np.errstate(over="ignore"):
         values = np.asarray(((columns[first] - columns[second]) ** 2).sum(axis=0))
     if not np.isfinite(values).all():
         raise InvalidInputError(
-            "a signal whose squared differences are finite", "an overflow", "use another unit, or normalize=True"
+            "a signal whose squared differences are finite", "an overflow", "use another unit or normalize=True"
         )
     if normalize:
         expected = 2 * first.size * columns.var(axis=0, ddof=1)

@@ -41,7 +41,7 @@ from heatmover._base.validation import (
 from heatmover._base.words import counted, verb
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.measures import Measures
 from heatmover.statistics.correction import (
     PARTS,
@@ -68,7 +68,7 @@ OWN_SPREAD = 4
 MOST_SKEWED = 2.8
 # If some directions have far more noise than others, three moments give too short a lower tail. With this share of the
 # skewness, 94.6% to 97.4% of the intervals contained the true distance (six spectra, three directions of the true
-# difference, 0.5 to 40 standard deviations). With the full skewness, 90.7% to 96.9% of the intervals did.
+# difference, 0.5 to 40 standard deviations). With the full skewness, the share was 90.7% to 96.9%.
 LOWER_TAIL = 0.87
 # By chance, two samples can be closer than their noise suggests. The estimate is therefore raised to at least this
 # quantile of its distribution at a true distance of zero. Otherwise an interval could be 0 to 0 and claim a certainty
@@ -172,11 +172,11 @@ class DistanceLaw:
 
     def limits(self, estimate: Float64) -> tuple[Float64, Float64]:
         """Return the smallest and the largest squared distance consistent with the estimate, each ``(n_pairs,)``."""
-        # A true distance of zero is missed only by estimates that are too large, so its upper tail has the whole level.
-        # For a large true distance, both tails have half of the level. In between, the lower tail grows from zero to
-        # half of the level, and the upper tail is the remainder. Every true distance is therefore missed equally often.
-        # With equal tails everywhere, a distance of zero would be missed half as often, and an estimate far below zero
-        # would have an empty interval.
+        # The level is the share of intervals that may miss the true distance. A true distance of zero is missed only by
+        # estimates that are too large, so its upper tail has the whole level. For a large true distance, both tails
+        # have half of the level. In between, the lower tail grows from zero to half of the level, and the upper tail is
+        # the remainder. Every true distance is therefore missed equally often. With equal tails everywhere, a distance
+        # of zero would be missed half as often, and an estimate far below zero would have an empty interval.
         units = np.linspace(0, FARTHEST, 129)
         lower_tail = self.level / 2 * -np.expm1(-(units**2))
         below, above = ndtri(np.maximum(lower_tail, 1e-12)), -ndtri(self.level - lower_tail)
@@ -300,8 +300,8 @@ class Uncertainty(ReadOnlyArrays):
         Number of bootstrap replicates.
     retrieval
         Split-half retrieval. Each sample of at least four cells is split at random into a first and a second half. The
-        retrieval is the share of first halves whose nearest second half is from the same sample, averaged with the same
-        share of second halves. None with fewer than two samples of at least four cells.
+        retrieval is the share of halves whose nearest half of the other kind is from the same sample. None with fewer
+        than two samples of at least four cells.
     floors
         ``(n_scales, 2)``: variance of the noise of a single cell, and ratio of the L1 norm of the noise to its standard
         deviation.
@@ -408,8 +408,8 @@ class Uncertainty(ReadOnlyArrays):
         At every scale a sample is shrunk toward the center by the square root of the share of its variance that is not
         noise. Each direction in which samples clearly differ has its own factor. All other directions share one factor.
         The center is closest to samples with many cells, so deviations from the center are not quite exchangeable. The
-        smallest rotation among samples that makes the weights of the center equal makes the deviations exchangeable to
-        second order.
+        deviations are therefore rotated by the smallest rotation among samples after which all samples have the same
+        weight in the center. The rotated deviations are exchangeable to second order.
 
         Parameters
         ----------
@@ -419,7 +419,7 @@ class Uncertainty(ReadOnlyArrays):
         Returns
         -------
         ndarray
-            Corrected embedding, ``(n_samples, n_features)``. Without evidence of differences, its rows nearly coincide.
+            Corrected embedding, ``(n_samples, n_features)``. Without evidence of differences, the rows nearly coincide.
         """
         n_samples = len(self.sizes)
         if embedding.shape != (n_samples, self.edges[-1]):
@@ -519,7 +519,7 @@ def uncertainty(
     random_state
         Seed or generator.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -621,7 +621,8 @@ def check_cells(measures: Any, rows: Any, sizes: npt.ArrayLike | None) -> sp.csr
         raise InvalidInputError(
             "samples without weights on cells, because sampling noise is estimated from numbers of cells",
             "weights" if sizes is None else "weights, or masses that are not whole numbers of cells",
-            f"leave weights out, use {argument('bias', 'raw')}, or pass the numbers of cells to hm.uncertainty",
+            f"leave weights out or use {argument('bias', 'raw')}"
+            f"{in_python(', or pass the numbers of cells to hm.uncertainty')}",
         )
     counts.data = whole
     if len(cells) < 2 or cells.max() < 2:

@@ -1,7 +1,7 @@
 """Check labels and distances, permute within blocks, compute p-values; `statistics`, `attribution`, `study` call it.
 
-The tests of `heatmover.statistics`, `heatmover.attribution` and `heatmover.study` call this module. It works on plain
-arrays.
+The tests of `heatmover.statistics`, `heatmover.attribution` and `heatmover.study` call this module. The module works on
+plain arrays.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-# Largest asymmetry, and largest value on the diagonal, of a distance matrix, as a share of its largest distance.
-# Rounding in float32 causes about 1e-7.
+# Largest asymmetry of a distance matrix and largest value on its diagonal, as shares of the largest distance. Rounding
+# in float32 causes about 1e-7.
 ASYMMETRY = 1e-5
 
 # The variable that is permuted: codes of groups, or numbers, one per sample.
@@ -74,12 +74,12 @@ class TestResult(ReadOnlyArrays):
     null
         ``(n_permutations,)``: the statistic of every permutation.
     complete
-        Whether the permutations are exhaustive, so that the p-value is exact.
+        Whether the permutations are exhaustive; the p-value is then exact.
     groups
         Names of the groups, sorted; empty for a numeric variable.
     smallest_p
-        Smallest p-value that any order could have reached. With two groups of equal size, the assignment with exchanged
-        groups is equally extreme and is included. With five pairs the smallest possible p-value is therefore 2 / 32.
+        Smallest p-value that any order could have reached. With two groups of equal size, exchanging the groups gives
+        an equally extreme order, which counts too. With five pairs the smallest possible p-value is therefore 2 / 32.
 
     Examples
     --------
@@ -162,8 +162,8 @@ def restrict(values: Values, blocks: Any | None) -> Restriction:
     values
         Values of the variable without NaN, ``(n_samples,)``.
     blocks
-        Labels of samples that belong together (patients, batches, pairs), ``(n_samples,)``; or several such variables
-        by name in a mapping or a DataFrame, each treated separately; or None.
+        Block of each sample (its patient, batch or pair), ``(n_samples,)``; or several block variables by name in a
+        mapping or a DataFrame, each treated separately; or None.
 
     Examples
     --------
@@ -225,8 +225,8 @@ def within_reach(smallest_p: Any) -> Any:
 def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
     """Return the share of orders, the observed order included, whose statistic is at least as extreme as observed.
 
-    Statistics must be finite and of similar magnitude. Statistics that differ only by rounding are treated as equal to
-    the observed statistic, and therefore as extreme.
+    Statistics must be finite and of similar magnitude. Statistics that differ from the observed statistic only by
+    rounding are treated as equally extreme.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def probability(observed: float, null: Float64, complete: bool, *, smaller: bool
     """Return the p-value, as `p_value` does, and the smallest p-value that any order could have reached.
 
     If the permutations are exhaustive, the smallest p-value is the share of orders as extreme as the most extreme
-    order. Otherwise it is ``1 / (n_permutations + 1)``.
+    order. Otherwise the smallest p-value is ``1 / (n_permutations + 1)``.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def permute(
     unit_of = np.arange(len(values)) if restriction.units is None else restriction.units
     first = np.unique(unit_of, return_index=True)[1]
     of_unit = values[first]
-    # A block whose values are all equal does not change.
+    # Leave out blocks whose values are all equal.
     blocks = [
         block for block in _places(restriction, unit_of, first) if (of_unit[block] != of_unit[block[0]]).any()
     ]  # fmt: skip
@@ -297,7 +297,7 @@ def permute(
         constant = bool((values == values[0]).all())
         raise InvalidInputError(
             "a variable that can be permuted",
-            "one that is the same for all samples" if constant else "one that is constant within every block",
+            "one with the same value in all samples" if constant else "one that is constant within every block",
             "" if constant else "use coarser blocks or none",
         )
     possible = math.prod(_n_orders(of_unit[block]) for block in blocks)
@@ -360,8 +360,8 @@ def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int6
         raise InvalidInputError(
             "nested blocks",
             f"{varying.size} of {counted(len(first), 'block')} that overlap other blocks",
-            "name fewer block variables: a variable that is constant within a block can only be permuted within larger "
-            "blocks that contain the whole block",
+            "name fewer block variables: a variable that is constant within blocks can be permuted only within larger "
+            "blocks that contain these blocks completely",
         )
     order = np.argsort(block_of[first], kind="stable")
     return np.split(order, np.cumsum(np.bincount(block_of[first]))[:-1])
@@ -434,7 +434,7 @@ def check_labels(name: str, labels: Any, n_samples: int, *, of: str = "sample") 
         raise InvalidInputError(
             f"{name}: a label for every {of}",
             f"{len(missing)} missing (first: {of} {missing[0]})",
-            f"drop those {of}s, or give them a label of their own",
+            f"drop those {of}s, or give them a separate label",
         )
     # 1 and "1" may be one group or two, so LabelNames raises an error.
     texts = LabelNames(name).add_all(listed)

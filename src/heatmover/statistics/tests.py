@@ -1,17 +1,18 @@
 """Test by permutation whether a variable explains distances or dispersion differs; for users, `study`; arrays only.
 
-Users call the tests through `heatmover.statistics`; `heatmover.study` calls them too. They work on plain arrays.
+Users call the tests through `heatmover.statistics`; `heatmover.study` calls the tests too. The tests work on plain
+arrays.
 
 The dispersion of a group is the mean score of the distances between its samples; the score is a bounded function of the
-distance. A mean over pairs needs no center, so it is unbiased in small groups and in any dimension, and it does not
+distance. A mean over pairs needs no center, so this mean is unbiased in small groups and in any dimension, and does not
 change if the whole group is shifted. One outlier has a bounded influence, because the score is bounded. Samples can be
 permuted between groups only if the groups have the same location, so groups are moved by the difference of their
-spatial medians. An outlier hardly changes a spatial median. If most samples of a group are equal, the median is equal
-to them.
+spatial medians. An outlier hardly changes a spatial median. If most samples of a group are equal, the median equals
+these samples.
 
 Coordinates are never computed. A center is represented by weights of the samples that sum to one. The squared distances
 between weighted means follow from the squared distances between samples. Distances that are not Euclidean may give
-negative squares; their absolute values are used, as in Anderson (2006).
+negative squares. The absolute values of these squares are used, as in Anderson (2006).
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ ROWS_AT_ONCE = 1_024
 # Weiszfeld's iteration stops when all weights change by less than this. Groups of 10 samples take 20 to 60 steps. Near
 # a sample the iteration converges slowly, but the remaining error is far below the uncertainty of the median.
 SETTLED, MOST_STEPS = 1e-12, 200
-# Largest group for which each sample is moved using the median without itself. In larger groups, samples are moved by
-# the median that includes them. The bias, 1 / (2 n), is then below 0.1%. In twelve designs with two groups of 600, no
-# p-value changed by more than 0.001. The observed statistic depends only on distances within groups, which do not
-# change. Computing the median without each of 2,000 samples would take 20 s.
+# Largest group in which a sample is moved by a median that leaves this sample out. In larger groups, the median
+# includes the sample, and the bias, 1 / (2 n), is below 0.1%. In twelve designs with two groups of 600, no p-value
+# changed by more than 0.001. The observed statistic depends only on distances within groups, which do not change.
+# Computing the median without each of 2,000 samples would take 20 s.
 MOST_LEFT_OUT = 500
 # Number of iterations that fit the locations of groups and blocks. After 30 iterations, locations changed by less than
-# 1e-3 of the median distance within groups in all designs tried. In this unit, squared residuals are at least NEAREST.
+# 1e-3 of the median distance within groups in all designs tried. In units of this median distance, squared residuals
+# are at least NEAREST.
 FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
 # Largest distance, in units of the median distance within groups. Larger distances have a score of at least 0.99999 and
 # are replaced by this limit, so that squares of other distances lose no digits.
@@ -87,7 +89,7 @@ def permanova(
 ) -> TestResult:
     """Test whether groups of samples differ in location (PERMANOVA, Anderson 2001).
 
-    Groups of unequal dispersion can also cause a small p-value; `dispersion` tests for this.
+    Unequal dispersion of the groups can also cause a small p-value; `dispersion` tests for unequal dispersion.
 
     Parameters
     ----------
@@ -96,13 +98,13 @@ def permanova(
     groups
         Label of each sample, ``(n_samples,)``.
     blocks
-        Labels of samples that belong together, such as patients, batches or pairs, ``(n_samples,)``; or several such
-        variables by name in a mapping or a DataFrame. If all samples of every block are in one group, whole blocks are
-        permuted, and each block counts once. Otherwise, group labels are permuted within blocks.
+        Block of each sample, such as its patient, batch or pair, ``(n_samples,)``; or several block variables by name
+        in a mapping or a DataFrame. If all samples of every block are in one group, whole blocks are permuted, and each
+        block counts once. Otherwise, group labels are permuted within blocks.
     adjust
         Covariates to hold fixed, such as batch or age: values ``(n_samples,)`` by name in a mapping or a DataFrame, or
-        a `Design`. The test then permutes the residuals on the covariates (Freedman-Lane). `permanova_design` also
-        tests the covariates.
+        a `Design`. The test then permutes the residuals of a regression on the covariates (Freedman-Lane).
+        `permanova_design` also tests the covariates.
     n_permutations
         Number of random permutations. If fewer permutations exist, all are used.
     random_state
@@ -111,8 +113,9 @@ def permanova(
     Returns
     -------
     TestResult
-        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares between groups. With covariates
-        it is the partial R squared, adjusted for the covariates and for blocks within which groups are permuted.
+        ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups. With
+        covariates, the effect is the partial R squared, adjusted for the covariates and for blocks within which groups
+        are permuted.
 
     Examples
     --------
@@ -208,9 +211,9 @@ def dispersion(
     -------
     TestResult
         ``statistic``: F of the samples' contributions to the dispersion of their groups. A contribution is twice the
-        mean score of the sample minus the mean score of the group. ``effect``: ratio of the largest to the smallest
-        typical distance within a group, infinite if a group has no dispersion. The typical distance is the distance
-        whose score is the mean score of the group.
+        mean score of the sample minus the mean score of the group. ``effect``: typical distance in the most dispersed
+        group divided by the typical distance in the least dispersed group; infinite if a group has no dispersion. In a
+        group with the mean score s, the typical distance is ``s / (1 - s)`` units.
 
     Examples
     --------
@@ -330,20 +333,21 @@ def _to_points(squared: Float64, medians: Float64) -> Float64:
 
 
 def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
-    """Replace a median by its nearest point if that point is the exact median; the iteration converges slowly to it."""
+    """Replace a median by its nearest point if this point is the exact median; the iteration converges slowly there."""
     nearest = np.where(weights > 0, _to_points(squared, medians), np.inf).argmin(axis=1)
     apart = np.sqrt(squared[nearest])
     here = apart == 0
     pulls = np.divide(weights, apart, out=np.zeros_like(weights), where=~here)
     rows = np.arange(len(weights))
     pulls[rows, nearest] -= pulls.sum(axis=1)
-    # The point is the median if the sum of unit vectors to all other points is shorter than the weight on the point.
+    # The point is the median if the weighted sum of unit vectors to all other points is shorter than the point's
+    # weight.
     pull = np.sqrt(np.maximum(-((pulls @ squared) * pulls).sum(axis=1) / 2, 0.0))
     resting = np.where(here, weights, 0.0).sum(axis=1)
     at_point = np.zeros_like(medians)
     at_point[rows, nearest] = 1.0
-    # If both are equal, as for two points, every location between the points is a median, and the iteration returns the
-    # middle.
+    # If length and weight are equal, as for two points, every location between the points is a median, and the
+    # iteration returns the middle.
     return np.where((pull < resting * (1 - 1e-9))[:, None], at_point, medians)
 
 
@@ -352,10 +356,10 @@ def _moved_together(
 ) -> Float64:
     """Return the distances between samples after their groups are moved to the same location.
 
-    A sample pulls the median of its group toward itself, so its distance to the median is too small. The distance to
-    the median without the sample is too large by about as much. Every sample is therefore moved by the mean of the
-    median with the sample and the median without the sample. If groups were moved by means instead of medians, the
-    remaining bias in a group of n samples would be ``1 / (8 n^2)``.
+    A sample pulls the median of its group toward itself, so the distance of the sample to this median is too small. The
+    distance to the median of the other samples is too large by about the same amount. Every sample is therefore moved
+    by the mean of both medians. If groups were moved by means instead of medians, the remaining bias in a group of n
+    samples would be ``1 / (8 n^2)``.
     """
     squared = distances**2
     members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
@@ -393,7 +397,7 @@ def _moved_together(
 def _share_to_move(
     squared: Float64, codes: Int64, unit_of: Int64, medians: Float64, left_out: Float64 | None
 ) -> Float64:
-    """Return by which share of the difference of their medians two groups are moved, ``(n_groups, n_groups)``.
+    """Return the share of the difference of two medians by which two groups are moved, ``(n_groups, n_groups)``.
 
     The medians of groups in the same location differ by chance, and moving groups by a chance difference distorts the
     permutations. The share is the James-Stein factor: the excess of the squared difference over its variance, divided
@@ -595,7 +599,7 @@ def _residualized(
 def false_discovery(p_values: npt.ArrayLike) -> Float64:
     """Return q-values of many tests: false-discovery rates (Benjamini and Hochberg 1995).
 
-    The q-value of a test is the expected share of false discoveries among all tests whose p-value is at most as large.
+    The q-value of a test is the expected share of false discoveries among all tests with the same or a smaller p-value.
 
     Parameters
     ----------
@@ -626,8 +630,8 @@ REPLICATES = 999
 # Largest number of samples that are resampled. CPU time grows with the square of the number of samples: 999 replicates
 # of 2,000 samples take about 8e9 products.
 MOST_RESAMPLED = 2_000
-# Smallest group that is resampled. From a smaller group, a replicate often contains only one distinct sample, so there
-# is no distance within the group.
+# Smallest group that is resampled. Replicates of a smaller group often contain only one distinct sample, so there is no
+# distance within the group.
 FEWEST_RESAMPLED = 4
 
 
@@ -638,26 +642,26 @@ def explained_interval(
     """Return a 95% bootstrap confidence interval for the R squared of PERMANOVA in an infinitely large cohort.
 
     Samples are resampled within their groups; with blocks, whole blocks are resampled. Every replicate averages the
-    squared distances between samples of different blocks, weighted by the products of their counts. Two copies of one
-    sample are not counted as a pair at distance zero, so R squared has no small-sample bias. The interval is the
-    percentile interval, widened around its median by ``sqrt(n / (n - groups))``. In simulated cohorts of independent
-    samples, 93% to 100% of the intervals contained the true value. In cohorts of at least ten pairs, 91% to 100% of the
-    intervals did, and in cohorts of six pairs 88%.
+    squared distances between samples of different blocks, weighted by the product of the counts of both samples. Two
+    copies of one sample are not counted as a pair at distance zero, so R squared has no small-sample bias. The interval
+    is the percentile interval, widened around its median by ``sqrt(n / (n - groups))``. In simulated cohorts of
+    independent samples, 93% to 100% of the intervals contained the true value. The share was 91% to 100% in cohorts of
+    at least ten pairs, and 88% in cohorts of six pairs.
 
     Parameters
     ----------
     distances, groups
         As in `permanova`.
     blocks
-        Labels of samples that belong together, such as patients, ``(n_samples,)``; None if samples are independent.
+        Block of each sample, such as its patient, ``(n_samples,)``; None if samples are independent.
     random_state
         Seed or generator.
 
     Returns
     -------
     tuple of float, or None
-        Lower and upper bound, from 0 to 1. None with a group of fewer than 4 samples, fewer than 4 blocks, or more than
-        2,000 samples.
+        Lower and upper bound, from 0 to 1. None if a group has fewer than 4 samples, if there are fewer than 4 blocks
+        or more than 2,000 samples, or if R squared is undefined in most replicates.
 
     Examples
     --------
@@ -740,7 +744,8 @@ class Separation:
         """Return the summary in two plain sentences, with ``kind`` as the word for a group."""
         # Round first, so that the words never contradict the printed number.
         excess = round(100 * (self.between / self.within - 1)) if self.within else 0
-        words = f"{abs(excess)}% {'further apart' if excess > 0 else 'nearer'} than" if excess else "as far apart as"
+        way = "further apart" if excess > 0 else "closer together"
+        words = f"{abs(excess)}% {way} than" if excess else "as far apart as"
         if self.within == 0 < self.between:
             words = "further apart than"
         return (
@@ -837,7 +842,7 @@ def _near(distances: Float64, units: Int64 | None, k: object) -> sp.csr_array:
     unit_of = np.arange(len(distances)) if units is None else units
     fewest = len(distances) - int(np.bincount(unit_of).max())
     count = check_at_most(
-        "k", k, fewest, "a sample has no more neighbors" + ("" if units is None else " outside its own unit")
+        "k", k, fewest, "a sample has no more neighbors" + ("" if units is None else " outside its own block")
     )
     parts = []
     for start in range(0, len(distances), ROWS_AT_ONCE):
@@ -905,7 +910,7 @@ def _check_groups(
 
 
 def _units_per_group(codes: Int64, names: tuple[str, ...], units: Int64 | None, *, at_least: int) -> Int64:
-    """Return the number of samples, or of blocks that are permuted as wholes, in each group, ``(n_groups,)``."""
+    """Return the number of samples in each group, ``(n_groups,)``, or of blocks if whole blocks are permuted."""
     if units is not None:
         codes = np.unique(np.column_stack([codes, units]), axis=0)[:, 0]
     counts = np.bincount(codes, minlength=len(names))

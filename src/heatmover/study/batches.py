@@ -26,7 +26,7 @@ MOST_CELLS = 20_000
 # of clusters, and the smallest allowed mean number of cells per cluster.
 CLUSTERS, CELLS_PER_CLUSTER = 20, 50
 # Largest number of passes, each of which clusters the shifted cells and estimates the shifts again. Passes end when the
-# shifts change by less than 0.001 of the spread of the cells.
+# shifts change by less than 0.001 times the spread of the cells.
 PASSES = 10
 CONVERGED = 1e-3
 
@@ -39,10 +39,10 @@ class Alignment(NamedTuple):
     batches
         Names of the batches, sorted.
     shifts
-        ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch. Their mean over samples
-        is zero.
+        ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch. The mean of the shifts
+        over samples is zero.
     spread
-        Root mean square distance of the cells from their mean, with which the size of the shifts can be compared.
+        Root mean square distance of the cells from their mean, to which `describe` relates the lengths of the shifts.
 
     Examples
     --------
@@ -69,8 +69,8 @@ class _BatchDesign(NamedTuple):
     """Design from which shifts are estimated.
 
     ``batch`` ``(n_samples,)`` is the batch of each sample, as an index into ``names``. ``used`` ``(n_samples,)`` is
-    true for samples from which shifts are estimated. ``kept`` ``(n_used, n_columns)`` are the covariates whose effects
-    are not removed.
+    true for samples from which shifts are estimated. ``kept`` ``(n_used, n_columns)`` contains the covariates whose
+    effects are not removed.
     """
 
     batch: Int64
@@ -212,7 +212,7 @@ def check_batches(
         raise InvalidInputError(
             f"batches that can be separated from {', '.join(map(quoted, keep))}",
             f"{counted(len(names), 'batch')}, {len(names) - 1 - rank} of them confounded",
-            "alignment requires that several batches contain the same condition, or anchor samples",
+            "alignment needs a condition that occurs in several batches, or anchor samples in every batch",
         )
     return _BatchDesign(codes, names, columns, used)
 

@@ -24,8 +24,8 @@ UNRELIABLE = 0.8
 # the numbers differ by more, a caution names every variable that is associated with the number of cells at a p-value of
 # at most the second value.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-# Number of permutations, enough to reach the p-value ``CONFOUNDED``; more would take a second in a study of 600
-# samples.
+# Number of permutations, enough to reach the p-value ``CONFOUNDED``; in a study of 600 samples, more permutations would
+# take a second.
 ENOUGH = 199
 NOISY = (
     "Individual nearest neighbors are unreliable here; group comparisons may still hold. More cells help, and "
@@ -100,8 +100,9 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
     pairs = pair_counts(comparison)
     if pairs is not None:
         sentences.append(
-            f"{pairs['distinguishable']:,} of {counted(pairs['all'], 'pair')} of samples are distinguishable: the "
-            f"pointwise {pairs['confidence']}% confidence interval of their distance excludes zero{noise.by_luck}."
+            f"{pairs['distinguishable']:,} of {counted(pairs['all'], 'pair')} of samples "
+            f"{verb(pairs['distinguishable'], 'is', 'are')} distinguishable: the pointwise "
+            f"{pairs['confidence']}% confidence interval of their distance excludes zero{noise.by_luck}."
         )
     if noise.retrieval is not None:
         sentences.append(NOISY if unreliable(comparison) else RELIABLE)
@@ -213,7 +214,7 @@ def table_cautions(
     read = [name for name in asked.numeric if name in columns]
     end = "The distances are corrected for the number of cells."
     if bias != "corrected":
-        end = f"Small samples look artificially distant; {argument('bias', 'corrected')} corrects for this."
+        end = f"Small samples look artificially distant; {argument('bias', 'corrected')} corrects the distances."
     tests = asked.tests | {"n_permutations": min(asked.n_permutations, ENOUGH)}
     for finding in examine(apart, columns, blocks=blocks, numeric=read, **tests):
         if finding.answer is not None and finding.answer.p_value <= CONFOUNDED:
@@ -247,9 +248,9 @@ def cell_cautions(cohort: Cohort, kept: Intp, asked: StudyParameters, look: Cell
     if small and asked.bias == "raw" and asked.equal_cells is False:
         yield Sentence(
             f"{counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE} cells and will look "
-            f"artificially distant: {argument('bias', 'corrected')} removes this bias, {argument('equal_cells', True)} "
-            f"draws equally many cells from every sample, {argument('min_cells', SMALL_SAMPLE)} leaves small samples "
-            "out."
+            f"artificially distant. {argument('bias', 'corrected')} removes this bias, {argument('equal_cells', True)} "
+            f"draws equally many cells from every sample, and {argument('min_cells', SMALL_SAMPLE)} leaves small "
+            "samples out."
         )
     if look is not None and look.copied > MANY_COPIES:
         yield f"{look.copied:.0%} of the cells are duplicates and share a node. Were rows or files read twice?"
@@ -296,8 +297,8 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
         yield Sentence(
             f"Features have very different scales, perhaps different units: the standard "
             f"{verb(len(wide), 'deviation', 'deviations')} of {shown}{more} {verb(len(wide), 'exceeds', 'exceed')} the "
-            f"median of the other features, which hardly affect the neighbors.{most} {standardize} gives all features "
-            "equal weight."
+            f"median of the other features. The other features hardly affect the neighbors.{most} {standardize} gives "
+            "all features equal weight."
         )
     elif alone:
         yield Sentence(
@@ -314,7 +315,7 @@ def _linear(cohort: Cohort, look: CellLook) -> Iterator[str]:
     bright = [name not in reader.linear for name in reader.features]
     if cohort.projection.mean is None and (look.largest[bright] >= LINEAR_VALUES).any():
         yield Sentence(
-            "The channels are linear, so a few bright cells dominate the distances: "
+            "The channels are linear, so a few bright cells dominate the distances. Use "
             f"{argument('transform', 'logicle')}, or {argument('transform', 'arcsinh')} with "
-            f"{argument('cofactor', 150)} for flow and {argument('cofactor', 5)} for mass cytometry."
+            f"{argument('cofactor', 150)} for flow cytometry and {argument('cofactor', 5)} for mass cytometry."
         )

@@ -115,11 +115,11 @@ def check_cell_map(cohort: Cohort, cell_map: str) -> str | None:
         if cell_map == "umap" and cell_map not in stored:
             import_extra("umap", package="umap-learn", extra="umap")
         return cell_map
-    found = f"only {listed(stored)}" if stored else "no embedding with two columns"
+    known = f"only {listed(stored)}" if stored else "no embedding with two columns"
     raise InvalidInputError(
         f"{argument('cell_map')} to be a two-dimensional embedding of the file, 'pca', 'umap', 'auto' or 'none'",
-        f"{cell_map!r}, and {found}",
-        f"{argument('cell_map', 'pca')} needs nothing in the file",
+        f"{cell_map!r}",
+        f"the file has {known}; {argument('cell_map', 'pca')} computes a map",
     )
 
 

@@ -32,7 +32,7 @@ from heatmover.study.comparison import Comparison
 from heatmover.study.examination import known_values, label, out_of_reach
 from heatmover.study.parameters import StudyParameters
 
-# A cell type is reported as different at this false discovery rate, as in all explanations.
+# False discovery rate at which a cell type is reported as different, as in all explanations.
 LEVEL = 0.1
 # A column with more than this number of distinct values contains names of cells or measurements, not cell types.
 MOST_TYPES = 1_000
@@ -88,9 +88,10 @@ class CellType:
         of the distance. The shares of all types sum to 1. A negative share means that the type changed against the
         overall trend.
     abundance, state
-        The two terms whose sum is the contribution. Abundance is relative to the average cell.
+        Parts of the contribution due to abundance and due to state; the contribution is their sum. For the part due to
+        abundance, the witness is taken relative to the average cell.
     in_group, in_reference
-        Share of this type among the cells of a sample, averaged over the samples of the group and of the reference.
+        Share of this type among the cells of a sample: mean over the samples of the group, and of the reference.
     score, log_ratio, abundance_p, abundance_q, state_p, state_q
         Test results of this type, as in `heatmover.attribution.CellTypes`.
 
@@ -123,7 +124,7 @@ class CellType:
 
     @property
     def direction(self) -> Literal["more", "less", ""]:
-        """Return the direction of a significant change in abundance (false discovery rate 10%); empty without one."""
+        """Return the direction of a significant change in abundance (false discovery rate 10%); empty if none."""
         if self.abundance_q > LEVEL or self.score == 0:
             return ""
         return "more" if self.score > 0 else "less"
@@ -186,7 +187,7 @@ class CellContrast:
         Features that differ within each cell type, in the order of ``types``; None if no features were given.
     stable
         Reference types for changes in abundance: types whose ratios to each other did not change. If too few types are
-        stable, this is empty, and abundances are compared as shares.
+        stable, the tuple is empty, and abundances are compared as shares.
     no_calls
         Reason, in sentences, why no type and no feature can be significant: either the study adjusts for covariates,
         for which these tests cannot adjust, or there are too few samples to reach a p-value of 0.05. All q-values are
@@ -386,10 +387,10 @@ def contrast_cells(
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> CellContrast:
-    """Find the cell types that differ between two groups of samples, and the contribution of each to the distance.
+    """Find the cell types that differ between two groups of samples, and the contribution of each type to the distance.
 
     The share of each type in each sample is exact, even if a landmark approximates cells of several types. The
-    contribution of a cell is added to its own type, with the value of the witness at its landmark.
+    contribution of a cell is added to the type of the cell, with the value of the witness at the cell's landmark.
 
     Parameters
     ----------
@@ -399,25 +400,25 @@ def contrast_cells(
         Annotation from `annotate`: the type of each cell, or of each point of the graph if ``cells`` is not given.
     groups
         ``(n_samples,)``: group of each sample; samples with a missing value are left out. May be an ordered pandas
-        category.
+        categorical.
     variable
         Name of the variable that holds the groups.
     group, reference
         Names of the two groups. By default, the reference is the group with a name such as control, healthy or
         untreated, else the first group of an ordered category. The group is then the largest other group. Without such
-        a reference, the first of two groups by name is compared with the second; with more groups, the largest is
-        compared with all others combined.
+        a reference, two groups are sorted by name, and the first is compared with the second. With more than
+        two groups, the largest group is compared with all other groups combined.
     blocks
         ``(n_samples,)``: block of each sample, such as the patient. If all samples of every block are in one group,
-        they are averaged; otherwise samples are compared within blocks.
+        the samples of each block are averaged; otherwise samples are compared within blocks.
     cells
-        Cells of the samples and the landmark of each; None if the points of the graph are the cells.
+        Cells of the samples and the landmark of each cell; None if the points of the graph are the cells.
     features, feature_names
-        ``(n_cells, n_features)``, dense or sparse: values of markers or genes, one row for each cell of the annotation,
-        and their names. They are tested for differences within each type.
+        ``(n_cells, n_features)``, dense or sparse: values of markers or genes, one row for each cell of the annotation;
+        and names of the markers or genes, which are tested for differences within each type.
     unadjusted
-        Names of covariates for which the study adjusts, but for which these tests cannot adjust. If any are given, no
-        type is reported as different.
+        Names of covariates for which the study adjusts, but for which these tests cannot adjust. With such covariates,
+        no type is reported as different.
     n_permutations, random_state
         As in `explain_groups`.
 
@@ -515,7 +516,7 @@ def _types(result: CellTypes) -> list[CellType]:
 
 
 def _shares(first: float, second: float) -> tuple[str, str]:
-    """Return two shares as percentages, with up to three digits if fewer would not distinguish them."""
+    """Return two shares as percentages with two digits, or with three digits if two would not distinguish them."""
     for digits in (2, 3):
         texts = tuple(f"{100 * share:.{digits}g}%" if share < 0.995 else "100%" for share in (first, second))
         if texts[0] != texts[1] or first == second:
@@ -523,14 +524,14 @@ def _shares(first: float, second: float) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-# Number of clusters for "auto": enough to separate the main cell types of a marker panel, few enough for a readable
+# Number of clusters for "auto": enough to separate the main cell types of a marker panel, and few enough for a readable
 # table.
 CLUSTERS = 10
 # Number of cells for k-means, which then takes seconds for any cohort. Ten clusters have 2,000 cells each on average.
 KMEANS_CELLS = 20_000
 STARTS, MOST_MOVES = 5, 100
-# A cluster is named by the features in which its center deviates most from the mean of all cells. Smallest deviation,
-# in standard deviations; largest number of features; and largest length of a feature name.
+# A cluster is named by the features in which its center deviates most from the mean of all cells. The values are the
+# smallest deviation (in standard deviations), the largest number of features, and the largest length of a feature name.
 DISTINCT, MOST_NAMED, LONGEST = 0.5, 3, 24
 
 

@@ -41,7 +41,7 @@ class Compared(NamedTuple):
         Feature values of each cell, or of the landmark of each group of cells, ``(n_cells, n_features)``, and feature
         names; None if not available.
     look
-        Summary of a draw of cells, for cautions; None if it was not computed.
+        Summary of drawn cells, for cautions; None if not computed.
     rows
         ``(n_points,)``: row number of the cell at each point of the graph; None if landmarks approximate the cells.
 
@@ -162,13 +162,13 @@ class InMemory:
         check_threads(self.n_jobs)
 
     def check(self, parameters: StudyParameters) -> None:
-        """Raise if units are requested but the package that solves pairs exactly is not installed."""
+        """Raise if units are requested but the package for exact distances is not installed."""
         check_units(parameters.units)
 
     def compare(
         self, cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
     ) -> Compared:
-        """Read all cells and compare the samples, see `heatmover.compare`."""
+        """Read all cells and compare the samples; see `heatmover.compare`."""
         cohort, kept, annotation, drawn = draw_equally(cohort, kept, annotation, parameters, progress)
         place = np.full(len(cohort.names), -1)
         place[kept] = np.arange(len(kept))

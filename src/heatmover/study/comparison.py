@@ -61,21 +61,21 @@ from heatmover.study.tables import write_table
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 
 # Number of points above which landmarks are used, and number of landmarks. On flow cytometry (15 samples, 2 shared
-# cores), a comparison of 50,000 points took 9 s, and of 150,000 points 60 s and 0.9 GB. With 4,000 landmarks, a
+# cores), a comparison took 9 s for 50,000 points, and 60 s and 0.9 GB for 150,000 points. With 4,000 landmarks, a
 # comparison took 5 s, plus 2 s to measure the agreement of the landmarks.
 LANDMARKS_ABOVE = 100_000
 LANDMARKS = 4_000
 # Smallest number of points per sample to measure the agreement of landmarks. With fewer points, distances are mostly
 # sampling noise.
 LEAST_PER_SAMPLE = 50
-# Largest number of sample pairs whose exact distance is computed, the default of `calibrate`.
+# Largest number of sample pairs whose exact distance is computed, as by default in `calibrate`.
 PAIRS = 64
 # Largest number of samples for which the distances of all pairs are computed; the distances then take 3 GB.
 MOST_SAMPLES = 20_000
 NEAREST_INSTEAD = (
-    "in Python, embed them with DiffusionEMD(graph).fit_transform and call hm.nearest for the nearest of each"
+    "in Python, embed them with DiffusionEMD(graph).fit_transform, and find their nearest samples with hm.nearest"
 )
-# Masses of the points of a sample are equal, up to rounding, if they differ by less than this relative amount.
+# Masses of the points of a sample count as equal if their relative difference is at most this rounding error.
 ALIKE = 1e-9
 # Number of columns to sort at a time; sorting all columns would copy a large embedding.
 COLUMNS_AT_ONCE = 4_096
@@ -100,14 +100,14 @@ def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
     n_samples
         Number of samples to compare.
     n_scales
-        Number of scales of the model; each scale needs two pairs. 1 if the number is not yet known.
+        Number of scales of the model; each scale needs two pairs. Default 1: the number of scales is not known yet.
     """
     fewest, n_pairs = max(FEWEST, 2 * n_scales), n_samples * (n_samples - 1) // 2
     if n_pairs < fewest:
         least = next(m for m in range(2, 2 * fewest) if m * (m - 1) // 2 >= fewest)
         raise InvalidInputError(
-            f"at least {counted(least, 'sample')} for {argument('units')}, which need at least "
-            f"{counted(fewest, 'exact pair')}",
+            f"at least {counted(least, 'sample')} for {argument('units')}, which need the exact distances of at least "
+            f"{counted(fewest, 'pair')}",
             f"{n_samples}",
             f"leave {argument('units')} out",
         )
@@ -124,7 +124,7 @@ class Intervals(NamedTuple):
     distinguishable
         ``(n_samples, n_samples)``: whether a pair is distinguishable, False on the diagonal.
     confidence
-        Level of each interval, such as 0.95.
+        Confidence level of each interval, such as 0.95.
 
     Examples
     --------
@@ -217,7 +217,7 @@ class Comparison(ReadOnlyArrays):
     drawn
         The draw of equally many cells from every sample; None if all cells are used.
     calibration
-        Conversion of the distances to real units, with the exactly solved pairs, the errors and the curve; None without
+        Conversion of the distances to real units: pairs with their exact distances, errors and curve; None without
         units.
 
     Examples
@@ -269,13 +269,13 @@ class Comparison(ReadOnlyArrays):
         if self.uncertainty is None:
             raise InvalidInputError(
                 "a comparison with sampling noise",
-                "none was assessed",
+                "that noise was not assessed",
                 f"compare with {argument('n_bootstrap', 200)} or bias='corrected'",
             )
         return float(self._in_units(np.array(self.uncertainty.noise_floor(n_cells, other))))
 
     def unit_factor(self, distance: float) -> float:
-        """Return the factor that converts contributions to a distance in the embedding to the unit of ``distances``."""
+        """Return the factor that converts contributions from the unit of the embedding to the unit of ``distances``."""
         if self.calibration is None or not distance > 0:
             return 1.0
         return float(self._in_units(np.array(distance))) / distance
@@ -285,7 +285,7 @@ class Comparison(ReadOnlyArrays):
 
     @property
     def test_distances(self) -> Float64:
-        """Return the distances for permutation tests, ``(n_samples, n_samples)``; if corrected, with equal noise."""
+        """Return distances for permutation tests, ``(n_samples, n_samples)``; corrected distances have equal noise."""
         corrected = self.bias == "corrected" and self.uncertainty is not None
         return self.uncertainty.test_distances if corrected else self.distances  # type: ignore[union-attr]
 
@@ -308,7 +308,7 @@ class Comparison(ReadOnlyArrays):
         return (
             self.model.max_scale_reason_
             if calibration is None
-            else f"this value fits the {counted(len(calibration.pairs), 'exact pair')} best"
+            else f"this value fits the exact distances of {counted(len(calibration.pairs), 'pair')} best"
         )
 
     def nearest(self, k: int = 10) -> tuple[Float64, Int64]:
@@ -338,8 +338,8 @@ class Comparison(ReadOnlyArrays):
     def coordinates(self, n: int = 2) -> Float64:
         """Return a map of the samples: classical multidimensional scaling of the distances.
 
-        The axes are centered at zero and sorted by decreasing variance. The sign of each axis is chosen so that its
-        largest coordinate is positive.
+        The axes are centered at zero and sorted by decreasing variance. The sign of each axis is chosen so that
+        the coordinate of largest magnitude is positive.
 
         Parameters
         ----------
@@ -519,24 +519,24 @@ def compare(
     n_neighbors
         Number of neighbors of each point in the graph; a given `Graph` is not changed.
     landmarks
-        Number of landmarks (centers of k-means) that approximate the points, see `Landmarks`; None for no landmarks.
-        ``"auto"``: 4,000 for more than 100,000 points. The loss is measured and reported in ``landmark_agreement`` of
+        Number of landmarks (centers of k-means) that approximate the points; see `Landmarks`. None for no landmarks.
+        ``"auto"``: 4,000 for more than 100,000 points. The loss of accuracy is reported in ``landmark_agreement`` of
         the result.
     model
-        A `DiffusionEMD` without a graph, to change its settings. It is copied and stays unfitted.
+        A `DiffusionEMD` without a graph, to change its settings. The model is copied and stays unfitted.
     equal_cells
         Number of points to draw from every sample, without replacement; True for the size of the smallest sample.
         Samples of equal size have equal noise, so drawing removes the effect of unequal sizes exactly, at the cost of
         discarded points. Discarded points are used only as nodes of a given `Graph`.
     bias
         ``"raw"``: keep small-sample bias, which makes samples of few cells distant from all others. ``"corrected"``:
-        remove the bias, see `heatmover.uncertainty`; all cells of a sample must have equal weight.
+        remove the bias (see `heatmover.uncertainty`); all cells of a sample must have equal weight.
     n_bootstrap
         Number of bootstrap replicates for confidence intervals, in ``intervals`` of the result; 0 for no intervals.
     units
         ``"euclidean"`` or ``"geodesic"``: return distances in the unit of the points, with mass moved along straight
-        lines or along paths in the graph. The exact distances of up to 64 pairs of samples are computed, see
-        `heatmover.calibrate`; this needs points and the extra ``exact`` (POT). None: the unit is arbitrary.
+        lines or along paths in the graph. The exact distances of up to 64 pairs of samples are computed (see
+        `heatmover.calibrate`), which needs points and the extra ``exact`` (POT). None: the unit is arbitrary.
     random_state
         Seed of the draw, of the search for neighbors and, unless ``model`` is given, of the choice of scales.
     n_jobs
@@ -736,7 +736,7 @@ def fit_samples(
         return FittedSamples(graph, rows, fitted, fitted, None)
     if isinstance(nodes, Graph):
         raise InvalidInputError(
-            f"points for {argument('units', units)}, which come from distances between them",
+            f"points for {argument('units', units)}, because units come from distances between points",
             "a Graph, which has affinities only",
             "give the points, or call hm.calibrate with costs",
         )
@@ -772,8 +772,8 @@ def _draw_equally(
         weights, own = masses.data[start:stop], masses.indices[start:stop]
         if weights.max() > weights.min() * (1 + ALIKE):
             raise InvalidInputError(
-                f"samples whose points have equal weight, to draw {argument('equal_cells')} from them",
-                f"weights in {name!r}",
+                f"samples whose points have equal weight, as {argument('equal_cells')} requires",
+                f"unequal weights in {name!r}",
                 f"give labels, or leave {argument('equal_cells')} out",
             )
         salts = np.full(own.size, sample_salt(name), dtype=np.int32)
@@ -789,7 +789,7 @@ def _draw_equally(
 
 
 def in_units(comparison: Comparison, calibration: Calibration | None) -> Comparison:
-    """Return the comparison with distances in the unit of the calibration; without calibration, return it unchanged.
+    """Return the comparison with distances in the unit of the calibration; without calibration, change nothing.
 
     Parameters
     ----------
@@ -857,8 +857,9 @@ def landmark_agreement(
     """Measure how well distances through landmarks agree with distances on a graph over the points themselves.
 
     The same number of points, at least 50, is drawn from every sample; smaller samples contribute all their points. If
-    there are too many samples, only a random selection of them is used. The drawn points are compared twice, on a graph
-    over these points and through their landmarks, so that the difference is due to the landmarks and not to chance.
+    there are too many samples, only a random selection of them is used. The samples are compared twice, on a graph over
+    the drawn points and through the landmarks of these points, so that a difference is due to the landmarks and not to
+    chance.
 
     The result measures the loss relative to a graph over the drawn points. It does not measure the loss relative to a
     graph over all points, which would be finer.
@@ -959,7 +960,7 @@ def place_landmarks(
     count = LANDMARKS if automatic else check_landmarks("landmarks", landmarks)
     if isinstance(points, Graph):
         raise InvalidInputError(
-            "points, because landmarks are found among them",
+            "points, from which landmarks are computed",
             "a Graph",
             f"give the points, or leave {argument('landmarks')} out",
         )
@@ -1001,8 +1002,8 @@ def samples_to_draw(
     sizes
         ``(n_samples,)``: number of points of each sample.
     n_points
-        Approximate total number of points to draw. If this is too small for `LEAST_PER_SAMPLE` points per sample, only
-        a random selection of samples is used.
+        Approximate total number of points to draw. If this number is too small for `LEAST_PER_SAMPLE` points per
+        sample, only a random selection of samples is used.
     rng
         Generator of the draw of samples.
     """

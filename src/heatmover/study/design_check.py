@@ -1,7 +1,7 @@
 """Check sample metadata for confounding, blocks and ambiguous columns; for studies, `doctor` and users.
 
 Remarks name blocks, variables that are constant within a patient, confounded variables, and numbers that may be groups.
-Does not touch files.
+This module does not touch files.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ OF_GIVERS = re.compile(
 )
 IDENTIFIERS = re.compile(r"(^|[_ .-])(id|number|no|nr|code)$")
 # A variable without the name of a donor is still treated as a donor if it has at least the first number of values, and
-# each value has at most the second number of samples.
+# each value has at least two samples and at most the second number.
 FEWEST_GIVERS, MOST_OF_A_GIVER = 6, 4
 FEWEST_SAMPLES = 4
-# An association is reported if its strength is at least, and its p-value at most, these values. A Cramér's V of 0.5
-# corresponds to 9 of 12 samples in one group and 3 of 12 in the other.
+# An association is reported if its strength is at least the threshold of its kind, and its p-value is at most ``SURE``.
+# A Cramér's V of 0.5 corresponds to 9 of 12 samples in one group and 3 of 12 in the other.
 STRONG_GROUPS, STRONG_SPREAD, STRONG_NUMBERS = 0.5, 0.3, 0.7
 SURE = 0.01
 # Two numeric variables with at least this absolute correlation are treated as one.
@@ -89,10 +89,10 @@ class DesignRemark(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """One variable: the group of each sample (-1 if missing), and its values (NaN if missing) if it is numeric.
+    """One variable: the group of each sample (-1 if missing), and for numeric variables the values (NaN if missing).
 
-    ``tested_as`` is ``"number"`` but ``kind`` is ``"groups"`` if numbers name patients or batches, because tests treat
-    these names as numbers.
+    If numbers name patients or batches, ``kind`` is ``"groups"``, but ``tested_as`` is ``"number"``, because tests
+    treat these names as numbers.
     """
 
     name: str
@@ -154,7 +154,7 @@ def design_notes(
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
 ) -> Iterator[Sentence]:
-    """Yield, as sentences, the remarks about the design that concern the examined variables.
+    """Yield the remarks about the design that concern the examined variables, as sentences.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def _columns(variables: Any, numeric: Collection[str], categorical: Collection[s
     keys = dict(zip(names, variables, strict=True))
     columns = [_column(name, list(variables[keys[name]]), numeric, categorical) for name in names[:MOST_VARIABLES]]
     if len({column.codes.size for column in columns}) > 1:
-        raise InvalidInputError("variables of equally many samples", "different numbers of values")
+        raise InvalidInputError("variables with one value per sample", "different numbers of values")
     return columns
 
 
@@ -485,7 +485,7 @@ def _number_in_groups(groups: _Column, number: _Column) -> DesignRemark | None:
     return _remark(
         "partly confounded", (groups.name, number.name),
         f"{quoted(groups.name)} and {quoted(number.name)} are associated: the groups explain {percent(share)} of the "
-        f"variation of {quoted(number.name)} (mean {ends[0]}, {ends[1]}). {_beyond(groups, number)}",
+        f"variation of {quoted(number.name)} (mean {ends[0]} and {ends[1]}). {_beyond(groups, number)}",
         share,
     )  # fmt: skip
 
@@ -538,7 +538,7 @@ def cramers_v(counts: Intp) -> tuple[float, float]:
 
 
 def _reading(column: _Column) -> Iterator[DesignRemark]:
-    """Yield a remark if numbers may be groups or groups may be numbers; the remark names the option to change this."""
+    """Yield a remark if numbers may be groups or groups may be numbers; the remark names the option that decides."""
     name, count = column.name, len(column.groups)
     if count < 3 or not all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", group) for group in column.groups):
         return

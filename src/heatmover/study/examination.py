@@ -54,7 +54,7 @@ PLAIN_NAME = re.compile(r"[\w.-]{1,40}")
 
 
 def kind_of(values: Sequence[Any], *, numeric: bool = False) -> Literal["groups", "number"]:
-    """Return whether values, none missing, are groups or numbers; ``numeric`` reads codes of groups as numbers."""
+    """Return whether values (none missing) are groups or numbers; ``numeric`` reads codes of groups as numbers."""
     numbers = all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in values)
     if numeric and numbers:
         return "number"
@@ -63,7 +63,7 @@ def kind_of(values: Sequence[Any], *, numeric: bool = False) -> Literal["groups"
 
 
 def label(value: Any) -> str:
-    """Return the group name of a value. 1.0 becomes "1", because pandas stores whole numbers with gaps as floats."""
+    """Return the group name of a value. 1.0 becomes "1": pandas stores whole numbers as floats if some are missing."""
     number = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if number else str(value)
 
@@ -90,7 +90,7 @@ def as_numbers(name: object, values: Sequence[Any]) -> list[Any]:
     >>> as_numbers("stage", ["II"])
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected numbers in 'stage', a column of numeric, found 'II'; ...
+    heatmover.errors.InvalidInputError: Expected numbers in 'stage', a column in numeric, found 'II'; ...
     """
     return [value if is_missing(value) else _number(name, value) for value in values]
 
@@ -107,7 +107,7 @@ def _number(name: object, value: Any) -> Any:
         number = np.nan
     if np.isnan(number):
         raise InvalidInputError(
-            f"numbers in {quoted(name)}, a column of {argument('numeric')}",
+            f"numbers in {quoted(name)}, a column in {argument('numeric')}",
             quoted(value),
             f"correct the value or leave the column out of {argument('numeric')}",
         )
@@ -157,7 +157,7 @@ def read_variables(table: Any, numeric: Collection[str] = (), categorical: Colle
 @final
 @dataclass(frozen=True)
 class Pairs:
-    """Effect of a variable within blocks that each contain all groups, such as before and after treatment.
+    """Effect of a variable within blocks that each contain all groups, such as patients before and after treatment.
 
     Attributes
     ----------
@@ -170,7 +170,7 @@ class Pairs:
     explained
         Share of the variation within blocks that the groups explain: the partial R squared with blocks held fixed.
     same_group, same_block
-        Share of the samples whose nearest other sample is in the same group, and in the same block.
+        Shares of the samples whose nearest other sample is in the same group, and in the same block, respectively.
     chance_group, chance_block
         Expected values of ``same_group`` and ``same_block`` if groups, or blocks, were assigned at random.
     n_samples
@@ -200,7 +200,7 @@ class Pairs:
 
     @property
     def share(self) -> str:
-        """Return the explained share in percent, clipped to [0, 100] because non-Euclidean distances may exceed it."""
+        """Return the explained share in percent, clipped to [0, 100], which non-Euclidean distances can exceed."""
         return percent(min(max(self.explained, 0.0), 1.0))
 
     def describe(self) -> str:
@@ -264,7 +264,7 @@ class Finding:
         Number and kind of the permuted units, such as ``"5 pairs"`` or ``"12 samples"``.
     interval
         95% confidence interval for the value of ``explained`` in an infinitely large cohort; None for numbers, with
-        covariates, and with too few samples.
+        covariates, with several block variables, and with too few samples.
 
     Examples
     --------
@@ -445,7 +445,7 @@ def _plain(name: str) -> str:
 
 
 def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
-    """Return a sentence without its full stop, which says that a test cannot reach significance.
+    """Return a sentence, without its full stop, saying that a test cannot reach significance.
 
     Examples
     --------
@@ -502,7 +502,7 @@ def examine(
     Returns
     -------
     tuple of Finding
-        One finding for each variable, in order; q-values are computed over all of them.
+        One finding for each variable, in order; q-values are computed over all findings.
 
     Examples
     --------
@@ -555,7 +555,7 @@ def _examine(
     *,
     numeric: bool,
 ) -> Finding:
-    """Test a variable on the first matrix, describe its groups by the second; ``held``: blocks and covariates."""
+    """Test a variable on the first matrix, and describe its groups by the second; ``held``: blocks and covariates."""
     known, kept = known_values(values)
     kind, n_missing = kind_of(kept, numeric=numeric), int((~known).sum())
     tested, displayed = (matrix[np.ix_(known, known)] for matrix in matrices)
@@ -581,7 +581,7 @@ def _examine(
             if codes is None
             else _pairs(displayed, codes[0], restriction, "".join(blocks) if len(blocks) == 1 else "", fixed)
         )
-    except InvalidInputError as error:  # no permutations are left within blocks, or no effect after adjustment
+    except InvalidInputError as error:  # no permutation exists within blocks, or adjustment leaves no effect
         return finding(note=Sentence(f"{quoted(name)} was not tested: {error.sentence.marked}"))
     interval = None
     if codes is not None and fixed is None and len(blocks) <= 1:
@@ -632,7 +632,7 @@ def _tests(
 def _pairs(
     displayed: Float64, codes: Int64, restriction: Restriction, block: str, fixed: Design | None
 ) -> Pairs | None:
-    """Return the effect of groups within blocks; None unless several blocks exist and each contains all groups."""
+    """Return the effect of groups within blocks if several blocks exist and each contains all groups; else None."""
     within = restriction.within
     if within is None or restriction.units is not None:
         return None
@@ -661,7 +661,7 @@ def examine_design(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> DesignResult:
-    """Test the terms of a design on ``distances``; the sums of squares that are returned are computed from ``shown``.
+    """Test the terms of a design on ``distances``, and compute the returned sums of squares from ``shown``.
 
     Parameters
     ----------
@@ -799,7 +799,7 @@ def _untestable(name: str, values: list[Any], groups: Mapping[str, int]) -> str:
 def _remark(name: str, n_missing: int, groups: Mapping[str, int], alone: tuple[int, int], *, left: bool) -> str:
     notes = []
     if not left:
-        notes.append("All displayed distances between these samples are zero; only the test supports a difference.")
+        notes.append("All displayed distances between these samples are zero, so only the test can show a difference.")
     if n_missing:
         notes.append(
             f"{counted(n_missing, 'sample')} without {quoted(name)} {verb(n_missing, 'was', 'were')} left out."
@@ -811,7 +811,7 @@ def _remark(name: str, n_missing: int, groups: Mapping[str, int], alone: tuple[i
     if alone[0]:
         kind = "group" if groups else "value"
         have = verb(alone[0], "has only one {} and does", "have only one {} and do").format(kind)
-        notes.append(f"{alone[0]} of {counted(alone[1], 'block')} {have} not contribute.")
+        notes.append(f"{alone[0]} of {counted(alone[1], 'block')} {have} not contribute to the test.")
     return " ".join(notes)
 
 
@@ -828,7 +828,7 @@ def _tied(blocks: Any | None, n_samples: int) -> Tied:
 
 
 def _columns(what: str, variables: Any, n_samples: int) -> dict[str, list[Any]]:
-    """Return the values of variables by name; raise unless each has one value, possibly missing, per sample."""
+    """Return the values of variables by name; raise if a variable has more or fewer values than there are samples."""
     names = LabelNames(what).add_all(variables)
     columns = {name: list(variables[key]) for name, key in zip(names, variables, strict=True)}
     for name, values in columns.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, final
 
 from heatmover._base.validation import check_integer, check_option, check_seed, check_truth, check_word
-from heatmover._base.words import find_all, listed, quoted
+from heatmover._base.words import find_all, listed
 from heatmover.cohort.draw import check_equal_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.statistics.designs import formula_names
@@ -18,8 +18,8 @@ TESTS, METHOD, RUN = "Sample metadata", "Method", "Output and run"
 COMPARED = ("n_neighbors", "landmarks", "equal_cells", "bias", "n_bootstrap", "units", "random_state")
 BIASES, UNITS = ("raw", "corrected"), ("euclidean", "geodesic")
 Units = Literal["euclidean", "geodesic"] | None
-# Confidence intervals use a variance over bootstrap replicates. Its relative error is sqrt(2 / replicates): 45% with
-# 10.
+# Confidence intervals use a variance over bootstrap replicates. The relative error of this variance is
+# sqrt(2 / replicates): 45% with 10 replicates.
 FEWEST_REPLICATES = 10
 
 Check = Callable[[str, Any], Any]
@@ -28,7 +28,7 @@ Check = Callable[[str, Any], Any]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """Description of a parameter; the dataclass field that it describes gives the name and the type.
+    """Description of a parameter; the described dataclass field gives the name and the type.
 
     Attributes
     ----------
@@ -107,7 +107,8 @@ def check_readings(numeric: Collection[str], categorical: Collection[str]) -> No
     both = [name for name in numeric if name in set(categorical)]
     if both:
         raise InvalidInputError(
-            f"a variable in {argument('numeric')} or in {argument('categorical')}", f"{listed(both)} in both"
+            f"every variable in only one of {argument('numeric')} and {argument('categorical')}",
+            f"{listed(both)} in both",
         )
 
 
@@ -185,8 +186,8 @@ class StudyParameters:
         ``cells`` is ``"auto"``.
     cell_map
         Map of cells in the report. A key of obsm with two columns: use this embedding. ``"pca"`` or ``"umap"``: compute
-        a map of the drawn cells; UMAP needs the extra ``umap``. ``"none"``: draw no map. ``"auto"``: use the first that
-        the file contains of UMAP, t-SNE and any other embedding with two columns, else no map.
+        a map of the drawn cells; UMAP needs the extra ``umap``. ``"none"``: draw no map. ``"auto"``: use the UMAP of
+        the file, else its t-SNE, else any other embedding with two columns, else no map.
     reference
         Reference group of the comparison of cell types. Default: the group with a name such as control, healthy or
         untreated, else the first group of an ordered category; see `heatmover.study.contrast_cells`.
@@ -291,8 +292,8 @@ class StudyParameters:
         help="Bootstrap replicates for a confidence interval of every distance; at least 10.")
     units: Units = described(
         None, "--units", "euclidean|geodesic", METHOD, shown="arbitrary", check=check_one_of(*UNITS),
-        help="Convert distances to the unit of the features, calibrated on up to 64 exact pairs, along straight lines "
-        "or graph paths.")
+        help="Convert distances to the unit of the features, calibrated by the exact distances of up to 64 pairs of "
+        "samples, along straight lines or graph paths.")
     n_permutations: int = described(
         999, "--permutations", "N", TESTS, check=check_whole(1), help="Permutations per test.")
     random_state: int = described(
@@ -319,13 +320,14 @@ class StudyParameters:
             )
         if self.clusters is not None and self.cells not in (None, "auto"):
             raise InvalidInputError(
-                f"{argument('cells')} or {argument('clusters')}", f"both, {quoted(self.cells)} and {self.clusters}"
+                f"either {argument('cells')} or {argument('clusters')}",
+                f"{argument('cells', self.cells)} and {argument('clusters', self.clusters)}",
             )
         if self.reference is not None and self.cells is None and self.clusters is None:
             raise InvalidInputError(
                 f"{argument('cells')} with {argument('reference')}, the reference group of the comparison by cell type",
                 f"{argument('reference')} alone",
-                f"name an annotation of the cells by {argument('cells')}",
+                f"name an annotation of the cells in {argument('cells')}",
             )
         for name in ("variables", "adjust"):
             if self.formula is not None and getattr(self, name):

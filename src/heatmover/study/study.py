@@ -96,7 +96,8 @@ class Study:
         Sampling noise of the distances, in sentences; empty if it was not assessed.
     design
         With a formula: variation that each term explains with all other terms held fixed. Without a formula: variation
-        explained by the covariates, and then by the first variable after the covariates. None without covariates.
+        explained by the covariates, and additional variation explained by the first tested variable. None without
+        covariates.
     composition
         Share of each cell type in every sample; None without an annotation of cells.
     blocks
@@ -132,7 +133,7 @@ class Study:
         return block if isinstance(block, str) else " and ".join(block)
 
     def paired_samples(self) -> tuple[str, list[list[int]]]:
-        """Return the first block variable that divides all samples into pairs: its name and the pairs; else empty."""
+        """Return the name and the pairs of the first block variable that divides all samples into pairs; else empty."""
         for name, values in self.blocks.items():
             members: dict[str, list[int]] = {}
             for place, value in enumerate(values):
@@ -152,11 +153,16 @@ class Study:
         far[known] = outlyingness(self.comparison.distances[np.ix_(known, known)], as_groups(groups))
         ranked = [int(i) for i in np.argsort(-far) if far[i] > FAR]
         outlying = {self.comparison.names[i]: round(float(far[i]), 1) for i in ranked}
-        others = "all other samples" if first is None else f"other samples of the same {quoted(first.variable)}"
-        rule = f"median distance to {others}, more than {FAR:g} robust standard deviations above the median"
+        group, others = "cohort", "all other samples"
+        if first is not None:
+            group, others = "group", f"other samples of the same {quoted(first.variable)}"
+        rule = (
+            f"a median distance to {others} that is more than {FAR:g} robust standard deviations above the {group}'s "
+            "median"
+        )
         named = listed([f"{name} ({value:g})" for name, value in outlying.items()])
         sentence = (
-            "Outliers were not assessed: this requires 10 samples in groups of 7 or more." if np.isnan(far).all()
+            "Outliers were not assessed, because 10 samples in groups of 7 or more are needed." if np.isnan(far).all()
             else f"No sample is an outlier (criterion: {rule})." if not outlying
             else f"{counted(len(outlying), 'outlier')}: {named} (criterion: {rule})."
         )  # fmt: skip
@@ -248,10 +254,10 @@ def study_cohort(
     progress
         Receives the progress of every stage.
     **changes
-        Parameters by name: ``variables``, ``block``, ``adjust``, ``formula``, ``cells``, ``clusters``,
-        ``reference``, ``numeric``, ``categorical``, ``min_cells``, ``allow_components``, ``n_neighbors``,
-        ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see
-        `heatmover.study.StudyParameters`.
+        Parameters by name: ``variables``, ``block``, ``adjust``, ``formula``, ``align_batch``, ``anchors``, ``cells``,
+        ``clusters``, ``cell_map``, ``reference``, ``numeric``, ``categorical``, ``min_cells``, ``allow_components``,
+        ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``,
+        ``random_state``; see `heatmover.study.StudyParameters`.
 
     Returns
     -------
@@ -276,7 +282,9 @@ def study_cohort(
     if comparer is None:
         comparer = InMemory(n_jobs)
     elif n_jobs is not None:
-        raise InvalidInputError("n_jobs in the comparer", f"n_jobs={n_jobs} as well", "pass it to the comparer only")
+        raise InvalidInputError(
+            "n_jobs only in the comparer", f"n_jobs={n_jobs} as an argument", "pass n_jobs to the comparer"
+        )
     comparer.check(asked)
     watch = Clock.of(progress)
     kept, design = check_study(cohort, asked)
@@ -294,8 +302,8 @@ def study_cohort(
             progress=watch,
         )  # fmt: skip
         remarks.append(
-            f"The cells have no annotation, so k-means assigned them to {counted(len(annotation.types), 'cluster')}. "
-            "The name of a cluster lists features that are higher (+) or lower (-) than the mean of all cells."
+            f"Clusters serve as cell types: k-means assigned the cells to {counted(len(annotation.types), 'cluster')}. "
+            "The name of a cluster lists the features, if any, that are higher (+) or lower (-) than in all cells."
         )
     elif asked.cells is not None:
         annotation = annotate(asked.cells, cohort.annotation(asked.cells), cohort.n_cells)
@@ -346,7 +354,7 @@ def _with_map(
             cohort, kept, study.comparison, name,
             random_state=asked.random_state, annotation=annotation, rows=rows, witness=witness,
         )  # fmt: skip
-    except InvalidInputError as error:  # the results of the study are worth more than its map
+    except InvalidInputError as error:  # keep the results even if no map can be drawn
         notes = (*notes, Sentence(f"The report has no map of the cells: {error.sentence.marked}"))
     watch.advance()
     watch.end()
@@ -573,7 +581,7 @@ def _finish(
 def _terms(
     comparison: Comparison, findings: Sequence[Finding], design: SampleDesign, asked: StudyParameters
 ) -> tuple[DesignResult | None, tuple[str, ...]]:
-    """Return the variation that each term of the design explains, or notes that state why it cannot be tested."""
+    """Return the variation that each term of a design explains, or notes that state why the design cannot be tested."""
     first = next((finding for finding in findings if finding.answer is not None), None)
     if design.covariates is None or first is None:
         return None, ()
@@ -598,7 +606,7 @@ def _terms(
 def _contrast(
     compared: Compared, design: SampleDesign, findings: Sequence[Finding], asked: StudyParameters
 ) -> CellContrast:
-    """Contrast cell types between two groups of the first categorical variable, or of the one with the reference."""
+    """Contrast cell types between two groups of the first categorical variable, or of the reference's variable."""
     tested = _grouped(findings, design.table, asked)
     if not tested:
         raise InvalidInputError("categorical sample metadata that could be tested", "none")
@@ -638,8 +646,8 @@ def _enough_cells(cohort: Cohort, asked: StudyParameters) -> Intp:
     if asked.min_cells is None and single:
         raise InvalidInputError(
             "at least two cells in every sample",
-            f"one in {len(single)} of {counted(len(cohort.names), 'sample')} ({listed(single)})",
-            f"{argument('min_cells', 2)} leaves out these samples, {argument('min_cells', 1)} keeps them",
+            f"one cell in {len(single)} of {counted(len(cohort.names), 'sample')} ({listed(single)})",
+            f"{argument('min_cells', 2)} leaves out these samples, and {argument('min_cells', 1)} keeps them",
         )
     kept = np.flatnonzero(cohort.sizes >= least)
     if len(kept) < 2:
@@ -724,7 +732,7 @@ def _check_known(expected: str, values: Any, table: Any) -> list[Any]:
 
 
 def _varied(column: Any) -> bool:
-    """Return whether to test a variable by default: it varies, and is not a name of every sample."""
+    """Return whether to test a variable by default: its values vary, and are not names of the samples."""
     present = column.dropna()
     different = present.nunique()
     numeric = present.dtype.kind in "iuf"
@@ -782,11 +790,10 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
         few = f"; {counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE}" if small else ""
         remedy = f"{argument('bias', 'corrected')} removes the bias, " if comparison.bias == "raw" else ""
         yield Sentence(
-            f"Small samples look artificially distant: the fewer cells a sample has, the further away is its nearest "
+            "Small samples look artificially distant: the fewer cells a sample has, the further away is its nearest "
             f"sample (Spearman {correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). This "
-            "bias "
-            f"may explain part of any difference. {remedy}{argument('equal_cells', True)} draws equally many cells "
-            f"from every sample, {argument('min_cells')} leaves small samples out."
+            f"bias may explain part of any difference. {remedy}{argument('equal_cells', True)} draws equally many "
+            f"cells from every sample, and {argument('min_cells')} leaves small samples out."
         )
 
 

@@ -19,9 +19,9 @@ from heatmover._base.files import replacing
 
 __all__ = ["inert_text", "plain_text", "table_text", "write_table"]
 
-# Match texts that a spreadsheet would read as a formula, possibly after characters that it ignores. East Asian versions
-# also accept full-width signs. Leading apostrophes are matched too, so that `plain_text` can remove an added
-# apostrophe.
+# Match texts that a spreadsheet would read as a formula, possibly after characters that it ignores. East Asian
+# spreadsheets also accept full-width signs. Leading apostrophes are matched too, so that `plain_text` can remove an
+# added apostrophe.
 FORMULA = re.compile(r"['\s\x00-\x1f\ufeff\u200b]*[=+\-@\uff1d\uff0b\uff0d\uff20]|'*[\t\r\n]")
 # A text such as -5 is a harmless number, not a formula.
 NUMBER = re.compile(r"'*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

@@ -1,6 +1,6 @@
 """Compute distances between the samples of an AnnData, write them to ``.uns``; for users, as `tl.sample_distances`.
 
-Users call it with cells in memory. Results are written only after all computations.
+Users call `sample_distances` with cells in memory. Results are written only after all computations.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def sample_distances(
         The graph is used unchanged. Self-loops (ones on the diagonal) are not added to scanpy's connectivities, because
         they changed the rank correlation with exact distances by less than 0.007. If density varies along a curved
         shape, the default graph preserves lengths better: on the swiss roll, the rank correlation with exact distances
-        is 0.98 with the default graph and 0.83 with scanpy's graph. On simulated cohorts, it is 0.96 to 0.98 with both
-        graphs.
+        is 0.98 with the default graph and 0.83 with scanpy's graph. On simulated cohorts, the rank correlation is 0.96
+        to 0.98 with both graphs.
     n_neighbors
         Number of neighbors of each cell in the default graph.
     standardize
@@ -89,14 +89,14 @@ def sample_distances(
         The copy if ``copy``, else None. ``.uns[key_added]`` contains:
 
         - ``"distances"``, ``(n_samples, n_samples)``, and ``"names"`` and ``"sizes"`` (cells), ``(n_samples,)``;
-        - ``"embedding"``, ``(n_samples, n_features)``, whose L1 distances are the distances. Embeddings above 64 MB are
-          not stored; ``model=DiffusionEMD(compress=0.1)`` makes them smaller;
+        - ``"embedding"``, ``(n_samples, n_features)``, whose L1 distances are the sample distances. Embeddings above
+          64 MB are not stored; ``model=DiffusionEMD(compress=0.1)`` makes them smaller;
         - ``"scales"``: each ``"scale"`` and its ``"share"`` of the mean distance, ``(n_scales,)``; ``"max_scale"``, its
           ``"reason"``, and ``"decay"``, the values from which the largest scale was chosen;
         - ``"intervals"``, if ``n_bootstrap`` is given: confidence limits ``"lower"`` and ``"upper"``,
-          ``(n_samples, n_samples)``, and the level ``"confidence"``;
-        - ``"units"``, if ``units`` are given: unit, exact pairs and errors, and the ``"knots"`` and ``"values"`` of the
-          curve that converts L1 distances in the embedding to the distances;
+          ``(n_samples, n_samples)``, and the confidence level ``"confidence"``;
+        - ``"units"``, if ``units`` are given: unit, number of pairs with exact distances, errors, and the ``"knots"``
+          and ``"values"`` of the curve that converts L1 distances of the embedding to units;
         - ``"landmarks"``, if landmarks were used: number of landmarks, and the error that they cause;
         - ``"drawn"``, if ``equal_cells`` is given: number of cells drawn from each sample and in total;
         - ``"params"``: the parameters.

@@ -1,6 +1,6 @@
 """Find cells of an AnnData that differ between two groups of samples, write ``.obs``, ``.uns``; for users (`explain`).
 
-Users call it after `sample_distances`. It reads the results in ``.uns``, and stores its own results in addition.
+Users call `explain` after `sample_distances`. The function reads the results in ``.uns`` and adds its own results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from heatmover.transport.calibration import Calibration, Curve
 
 # Keys that `sample_distances` writes and `explain` must not overwrite.
 TAKEN = ("params", "names", "sizes", "distances", "embedding", "scales", "landmarks", "drawn", "intervals", "units")
-# Relative tolerance when distances are computed again: they may differ from stored distances only by float32 rounding.
+# Relative tolerance of distances that are computed again; they may differ from stored distances only by float32
+# rounding.
 SAME = 1e-3
 
 
@@ -67,16 +68,16 @@ def explain(
         a typical name (control, healthy, untreated ...), else the first group of an ordered category, else the second
         group by name. With more groups, ``group`` is required, and ``reference`` defaults to all other samples.
     annotation
-        Column of ``.obs`` with the type of each cell, to also test cell types. Cells without a type form a separate
-        type.
+        Column of ``.obs`` with the type of each cell. If given, cell types are tested too. Cells without a type form a
+        separate type.
     features
-        Names of variables, such as markers or genes. Their values in ``.X`` are tested for differences within each type
+        Names of variables, such as markers or genes, whose values in ``.X`` are tested for differences within each type
         of ``annotation``.
     sample_key
         Column with the sample of each cell; must be the column that `sample_distances` used, which is the default.
     blocks
         Column that identifies dependent samples, such as the patient or the batch. If all samples of every block are in
-        one group, they are averaged; otherwise samples are compared within blocks.
+        one group, the samples of each block are averaged. Otherwise, samples are compared within blocks.
     key
         Key of ``.uns`` under which `sample_distances` stored its results.
     key_added
@@ -94,7 +95,7 @@ def explain(
         - ``"_score"``: evidence that the density of cells around a cell differs between the groups; positive if the
           density is higher in the group;
         - ``"_log_ratio"``: natural logarithm of the density in the group divided by the density in the reference,
-          relative to the value of most cells;
+          relative to the most common change among cells;
         - ``"_q_value"``: q-value (false-discovery rate) of the difference in density;
         - ``"_witness"``: witness of the distance between the group means, positive where the group is denser and
           negative where the reference is denser; see `Explanation`.
@@ -103,10 +104,10 @@ def explain(
         were not drawn have NaN.
 
         ``.uns[key]["explain"]``, or ``.uns[key][key_added]`` if ``key_added`` is given, contains ``"params"`` and the
-        ``"distance"`` between the means of the groups. With ``annotation``, it also contains ``"types"``, a DataFrame
-        with a row for each type, see `heatmover.study.CellType`. With ``features``, it also contains ``"drivers"``, a
-        table with a row for each type and feature, see `heatmover.attribution.Drivers`. If there are too few samples to
-        reach a p-value of 0.05, ``"no_calls"`` explains why all q-values are 1.
+        ``"distance"`` between the means of the groups. With ``annotation``, the dictionary also contains ``"types"``, a
+        DataFrame with a row for each type (see `heatmover.study.CellType`). With ``features``, the dictionary also
+        contains ``"drivers"``, a DataFrame with a row for each type and feature (see `heatmover.attribution.Drivers`).
+        If there are too few samples to reach a p-value of 0.05, ``"no_calls"`` explains why all q-values are 1.
 
     See Also
     --------
@@ -136,7 +137,7 @@ def explain(
     if key_added is not None and (
         not isinstance(key_added, str) or not key_added or "/" in key_added or key_added in TAKEN
     ):
-        raise InvalidInputError("key_added to be a name of its own without '/'", repr(key_added))
+        raise InvalidInputError("key_added to be a new name without '/'", repr(key_added))
     prefix = key if key_added is None else key_added
     stored = unpack(adata, key)
     samples = _samples(adata, stored, sample_key)
@@ -146,7 +147,7 @@ def explain(
         block_of = _of_samples(adata, samples, blocks, "blocks")
         missing = sum(value is None for value in block_of)
         if missing:
-            count = f"none for {missing} of {len(block_of)}"
+            count = f"none for {missing} of {counted(len(block_of), 'sample')}"
             raise InvalidInputError(f"a block in {quoted(blocks)} for every sample", count)
         tied = LabelNames(blocks).add_all(block_of)
     names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
@@ -212,13 +213,13 @@ def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> L
         raise InvalidInputError(
             f"sample_key={quoted(before)}, as in hm.tl.sample_distances",
             quoted(sample_key),
-            "call hm.tl.sample_distances with it first",
+            "call hm.tl.sample_distances with this column first",
         )
     labels = read_labels(adata, before, [])
     if len(check_stored(stored, labels.names, labels.sizes)) < len(stored["names"]):
         raise InvalidInputError(
             f"the cells of all {counted(len(stored['names']), 'sample')} whose distances are stored",
-            f"cells of {len(labels.names)}",
+            f"cells of {counted(len(labels.names), 'sample')}",
             "call hm.tl.sample_distances on these cells first",
         )
     return labels
@@ -236,7 +237,7 @@ def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list
             f"that it varies within {varying.size} of {counted(len(samples.names), 'sample')} (first: "
             f"{quoted(samples.names[varying[0]])})",
             "choose sample metadata, not an annotation of cells"
-            + (", or annotation= for it" if argument == "groupby" else ""),
+            + (", or pass the column as annotation=" if argument == "groupby" else ""),
         )
     return [None if code < 0 else uniques[code] for code in first.tolist()]
 
@@ -249,7 +250,9 @@ def _check_groups(
     if group is None and len(counts) > 2:
         example = next(name for name in sorted(counts) if name != str(reference))
         raise InvalidInputError(
-            "group= to name the group to explain", f"{len(counts)} in {quoted(groupby)}", f"there is {example!r}"
+            "the argument group, which names the group to explain",
+            f"{counted(len(counts), 'group')} in {quoted(groupby)}",
+            f"for example group={example!r}",
         )
     asked = {"group": group, "reference": reference}
     names = {word: None if name is None else str(name) for word, name in asked.items()}
@@ -261,14 +264,14 @@ def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -
     if names is None:
         return None
     if isinstance(names, str) or not len(names):
-        raise InvalidInputError("features to be a list of names of var", repr(names))
+        raise InvalidInputError("features to be a list of variable names", repr(names))
     if annotation is None:
         raise InvalidInputError(
             "annotation= with features=, because features are compared within each type",
             "features= alone",
             "name a column of obs",
         )
-    find_all(names, [str(name) for name in adata.var_names], "features to be names of var")
+    find_all(names, [str(name) for name in adata.var_names], "features to be variable names")
     return adata[:, list(names)].X
 
 
@@ -277,7 +280,9 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
     asked = stored["params"]
     if "random_state" not in asked:
         raise InvalidInputError(
-            "distances that can be computed again", "random_state=None", "call hm.tl.sample_distances again"
+            "distances that can be computed again",
+            "random_state=None",
+            "call hm.tl.sample_distances with an integer random_state",
         )
     model = DiffusionEMD(**{name: _plain(value) for name, value in asked["model"].items()})
     # Do not calibrate again: the stored calibration gives the units.
@@ -294,7 +299,7 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
     before = np.asarray(stored["distances"], dtype=np.float64)
     if not np.allclose(result.distances[np.ix_(order, order)], before, rtol=SAME, atol=SAME * float(before.max())):
         raise InvalidInputError(
-            "the cells from which the distances were computed", "other cells, or other neighbors of the cells",
+            "the cells from which the distances were computed", "other cells or other neighbors of the cells",
             "call hm.tl.sample_distances again",
         )  # fmt: skip
     marks = result.landmarks
@@ -308,7 +313,7 @@ def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasse
 
 
 def _calibration(model: DiffusionEMD, stored: Mapping[str, Any]) -> Calibration:
-    """Return the stored calibration, which does not include the exact pairs."""
+    """Return the stored calibration, which does not include the pairs and their exact distances."""
     figures = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated", "drawing_bias")
     none: Any = np.empty(0)
     return Calibration(

@@ -1,6 +1,6 @@
 """Map samples of an AnnData onto an atlas, write to its ``.uns`` and ``.obs``; for users, as `tl.map_samples`.
 
-Users call it with cells in memory and with an atlas in memory or on disk.
+Users call `map_samples` with cells in memory and with an atlas in memory or on disk.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def map_samples(
     AnnData or None
         The copy if ``copy``, else None. ``.uns[key_added]`` contains ``"names"``, ``"sizes"``, ``"distances"``
         ``(n_samples, n_reference)``, ``"reference"`` (names), ``"nearest"`` ``(n_samples, k)`` (indices into these
-        names), ``"far"`` (share of far cells), ``"p_values"``, ``"covered"`` ("true", "false" or "unknown"),
-        ``"coordinates"`` on the map of the reference, and, for each predicted variable, the predicted values, votes and
-        estimated reliability. ``.obs[key_added + "_p"]`` is the p-value of each cell, which is small if the reference
-        has no similar cells.
+        names), ``"far"`` (share of cells far from the reference), ``"p_values"``, ``"covered"`` ("true", "false" or
+        "unknown"), ``"coordinates"`` on the map of the reference, and, for each predicted variable, the predicted
+        values, the votes and the estimated reliability. ``.obs[key_added + "_p"]`` is the p-value of each cell; it is
+        small if the reference has no similar cells.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def map_samples(
     check_target(adata, key_added, copy)
     reference = atlas if isinstance(atlas, Atlas) else load(atlas)
     if not isinstance(reference, Atlas):
-        raise InvalidInputError("an atlas", type(reference).__name__, "hm.build_atlas makes one")
+        raise InvalidInputError("an atlas", type(reference).__name__, "build one with hm.build_atlas")
     mapped = reference.map(adata, sample_key=sample_key, n_jobs=n_jobs)
     n_nearest = min(10, len(reference.names)) if k is None else k
     results: dict[str, Any] = {

@@ -62,7 +62,7 @@ class Labels(NamedTuple):
 
 
 def check_anndata(adata: Any, copy: bool = False) -> None:
-    """Raise unless this is an AnnData object and, with ``copy``, in memory."""
+    """Raise an error if this is not an AnnData, or if ``copy`` is requested for an AnnData backed by a file."""
     anndata = import_extra("anndata", package="anndata", extra="cohort")
     if isinstance(adata, anndata.AnnData):
         if copy and adata.isbacked:
@@ -126,7 +126,7 @@ def _connectivities(adata: Any, key: str) -> Any:
 
 
 def check_target(adata: Any, key_added: object, copy: bool) -> None:
-    """Raise unless results can be written to an AnnData (or to its copy) under the key ``key_added``."""
+    """Raise an error if results cannot be written to an AnnData (or to its copy) under the key ``key_added``."""
     check_anndata(adata, copy)
     if not isinstance(key_added, str) or not key_added or "/" in key_added:
         raise InvalidInputError("key_added to be a name without '/'", repr(key_added))
@@ -179,7 +179,7 @@ def unpack(adata: Any, key: str) -> Mapping[str, Any]:
         raise InvalidInputError(
             "an AnnData with distances between samples", "none in uns", "call hm.tl.sample_distances(adata, ...) first"
         )
-    stored: Mapping[str, Any] = adata.uns[find(key, ours, "key to be where hm.tl.sample_distances wrote")]
+    stored: Mapping[str, Any] = adata.uns[find(key, ours, "key to name results of hm.tl.sample_distances")]
     return stored
 
 
@@ -249,7 +249,7 @@ def samples(
     ----------
     adata
         AnnData of cells after `sample_distances`. If all cells of a sample were removed since, the sample is left out.
-        If only some cells of a sample were added or removed, the distances are out of date, and an error is raised.
+        If some cells of a sample were added or removed, the distances are out of date, and an error is raised.
     key
         Key of ``.uns`` under which `sample_distances` stored its results.
     k
@@ -270,8 +270,8 @@ def samples(
         - ``.obs``: every column that is constant within samples, with its type, categories and colors, and
           ``n_cells``;
         - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and ``"X_heatmover"``, the embedding whose L1 distances are the
-          distances, if it was stored. Methods that need Euclidean distances should use ``"X_mds"``;
-        - ``.obsp``: ``"distances"`` of all pairs, and ``"connectivities"``, the graph of `manifold.sample_graph`;
+          sample distances, if it was stored. Methods that need Euclidean distances should use ``"X_mds"``;
+        - ``.obsp``: ``"distances"`` of all pairs of samples, and ``"connectivities"`` (see `manifold.sample_graph`);
         - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variance on
           each axis, and ``"heatmover"`` with parameters, scales, and ``"varying"``: names of columns that vary within
           samples and are therefore not in ``.obs``.

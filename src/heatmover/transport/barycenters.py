@@ -7,10 +7,10 @@ problem::
     min_x max_z  <A x, z> - sum_j phi_j*(z_j).
 
 The primal-dual method of Chambolle and Pock (2011) solves this problem with one embedding and one transpose per step.
-It is restarted from averages, and its step lengths are rebalanced, as Applegate et al. (2021) do for linear programs.
-Any z gives a lower bound of the minimum, ``min_i (A' z)_i - sum_j phi_j*(z_j)``, which certifies the result. After 300
-steps on 20 samples of 100 cells, the gap between result and lower bound was 0.5%, compared with 14% for mirror descent
-with Polyak steps.
+The method is restarted from averages, and its step lengths are rebalanced, as in Applegate et al. (2021) for linear
+programs. Any z gives a lower bound of the minimum, ``min_i (A' z)_i - sum_j phi_j*(z_j)``, which certifies the result.
+After 300 steps on 20 samples of 100 cells, the gap between result and lower bound was 0.5%, compared with 14% for
+mirror descent with Polyak steps.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from heatmover.measures import check_measures
 
 # Number of steps between two checks of the gap; a check costs about as much as four steps.
 CHECK_EVERY = 20
-# The method restarts from the average of the steps since the last restart when the gap has fallen to the share FALLEN
-# of its value at that restart, or when these steps make up the share LONG_RUN of all steps. The values matter little:
-# no value of FALLEN from 0.2 to 0.6 and no value of LONG_RUN from 0.2 to infinity was best on all of three problems of
-# 25 points.
+# The method restarts from the average of the steps since the last restart in two cases: the gap has fallen to the share
+# FALLEN of its value at the last restart, or these steps make up the share LONG_RUN of all steps. The values matter
+# little: no value of FALLEN from 0.2 to 0.6 and no value of LONG_RUN from 0.2 to infinity was best on all of three
+# problems of 25 points.
 FALLEN, LONG_RUN = 0.4, 0.36
 # Step lengths are MARGIN times their upper limit, the inverse of the norm of A. POWER_STEPS steps of the power method
 # estimate the norm. The margin is needed because the estimate is a lower bound of the norm.
@@ -101,7 +101,7 @@ def barycenter(
 ) -> Barycenter:
     """Return the measure with the smallest weighted mean distance to given measures, with a certified lower bound.
 
-    The barycenter generalizes the median. A measure that has half of the total weight is the barycenter, and a few
+    The barycenter generalizes the median. A measure with at least half of the total weight is the barycenter, and a few
     outliers have little influence.
 
     Parameters
@@ -122,7 +122,7 @@ def barycenter(
     Returns
     -------
     Barycenter
-        The barycenter. A `ConvergenceWarning` is given if the gap is larger than ``tol``.
+        The barycenter. A `ConvergenceWarning` is given if the gap is larger than ``tol`` times the objective.
 
     Examples
     --------
@@ -298,8 +298,8 @@ def _solve(problem: _Problem, masses: Float64, most: int, tol: float) -> Barycen
     dual = problem.dual_step(np.zeros_like(features), features, 1e6 / max(float(np.abs(features).max()), 1e-300))
     best = _Best(problem, masses)
     last_gap = best.offer(masses, features, dual, problem.pull_back(dual))
-    # The best balance of the step lengths is the ratio of the distances that masses and dual point will move. It is
-    # first estimated from their norms.
+    # The best balance of the step lengths is the ratio of the distances that masses and dual point will move. The first
+    # estimate is the ratio of their norms.
     balance = float(np.linalg.norm(masses)) / max(float(np.linalg.norm(dual)), 1e-12)
     anchor = masses, dual
     sums, run, done = (0 * masses, 0 * features, 0 * dual, 0 * masses), 0, 0

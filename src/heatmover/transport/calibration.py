@@ -1,8 +1,8 @@
 """Give distances real units by fitting a model to a few exact EMDs, for users, studies, atlases, `tl`; touch no files.
 
 The L1 distance of an embedding orders measures well, but its value has no unit, and it saturates. If the heat of two
-measures does not overlap at a scale, this scale contributes 2, however far apart the measures are. The exact distances
-of some pairs, computed with POT, determine two things that apply to the whole cohort.
+measures does not overlap at a scale, this scale contributes its maximum of 2, however far apart the measures are. The
+exact distances of some pairs of measures, computed with POT, determine weights and a curve for the whole cohort.
 
 weights
     The weights of the scales, and the largest scale. With non-negative weights the distance remains an L1 distance of
@@ -12,9 +12,9 @@ curve
     An increasing function from the L1 distance to the unit of the ground distance, which reverses the saturation.
 
 Weights alone are not enough. The contribution of every scale is a concave function of the distance between two
-measures, and so is every sum of contributions with non-negative weights. Fitted to ALL pairs of eight shapes with
-ground truth, weights alone leave a median error of 5% to 14% and distort the order of the distances, because the fit
-puts most weight on the coarsest scales. An increasing curve does not change the order of the distances.
+measures, and so is every sum of contributions with non-negative weights. Weights alone, fitted to ALL pairs of eight
+shapes with ground truth, leave a median error of 5% to 14%. Weights alone also distort the order of the distances,
+because the fit puts most weight on the coarsest scales. An increasing curve does not change the order of the distances.
 `docs/decisions/0027-units.md` has the figures.
 """
 
@@ -60,7 +60,7 @@ LARGEST, LARGEST_GEODESIC = 1_000, 200
 DOUBLED = 4
 # Number of points from which shortest paths are computed at a time: 32 take 256 MB on a million nodes.
 SOURCES = 32
-# Penalties of the squared relative deviation of a weight from the model's weight, relative to the squared relative
+# Penalties on the squared relative deviation of a weight from the model's weight, in units of the squared relative
 # error of the distances. Infinity keeps the model's weights.
 SHRINKAGE = (np.inf, 1e-2, 1e-4)
 FOLDS = 5
@@ -160,17 +160,18 @@ class Calibration(ReadOnlyArrays):
     ground
         Ground distance: ``"euclidean"`` or another metric, ``"geodesic"`` or ``"cost"``.
     pairs
-        ``(n_pairs, 2)``: pairs of measures solved exactly, as row indices.
+        ``(n_pairs, 2)``: pairs of measures with exact distances, as row indices.
     exact
         ``(n_pairs,)``: exact distances of the pairs.
     predicted
-        ``(n_pairs,)``: distance predicted for each pair when the pair is left out of the fit.
+        ``(n_pairs,)``: distance of each pair, predicted by a fit without this pair.
     median_error, error_90
         Median and 90th percentile of ``|predicted / exact - 1|``.
     linear_error
         Median error of the L1 distances alone, without the curve.
     spearman, spearman_uncalibrated
-        Rank correlation with the exact distances over the pairs, for the predictions and for the input model.
+        Rank correlation of the exact distances of the pairs with the predicted distances, and with the distances of the
+        input model.
     n_drawn
         Number of measures in the pairs that were reduced to randomly drawn points because of their size.
     drawing_bias
@@ -185,7 +186,7 @@ class Calibration(ReadOnlyArrays):
     >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
     >>> calibration = hm.calibrate(model, data.measures(), points=data.points, ground="geodesic")
     >>> calibration
-    Calibration(64 exact pairs, geodesic: median error ...%, 90% of pairs within ...%; Spearman ...)
+    Calibration(64 pairs with exact distances, geodesic: median error ...%, 90% of pairs within ...%; Spearman ...)
     """
 
     model: DiffusionEMD
@@ -229,7 +230,7 @@ class Calibration(ReadOnlyArrays):
         """
         values = as_array("distances", distances, dtype=np.float64)
         if not np.all(values >= 0):
-            raise InvalidInputError("distances of at least 0", "negative ones or NaN")
+            raise InvalidInputError("distances of at least 0", "negative distances or NaN")
         return self.curve(values)
 
     def describe(self) -> str:
@@ -241,24 +242,24 @@ class Calibration(ReadOnlyArrays):
         >>> data = hm.datasets.gaussians(12, points_per_measure=25)
         >>> model = hm.DiffusionEMD(hm.Graph.from_points(data.points, n_neighbors=10))
         >>> hm.calibrate(model, data.measures(), points=data.points).describe()
-        'Distances are in the unit of the features, along straight lines between points (euclidean): 64 pairs ...'
+        'Distances are in the unit of the features, along straight lines between points (euclidean). The exact ...'
         """
         return (
-            f"Distances are {MEANINGS.get(self.ground, METRIC)} ({self.ground}): "
-            f"{counted(len(self.pairs), 'pair')} of samples were solved exactly. Cross-validated predictions differ "
-            f"from the exact distances by {_percent(self.median_error)} (median), 90% of them by at most "
-            f"{_percent(self.error_90)}."
+            f"Distances are {MEANINGS.get(self.ground, METRIC)} ({self.ground}). "
+            f"The exact distances of {counted(len(self.pairs), 'pair')} of samples were computed. Cross-validated "
+            f"predictions differ from the exact distances by a median of {_percent(self.median_error)}, and for 90% of "
+            f"the pairs by at most {_percent(self.error_90)}."
         )
 
     def plain(self) -> dict[str, Any]:
-        """Return a summary as plain values for JSON: unit, number of exact pairs, errors."""
+        """Return a summary as plain values for JSON: unit, number of pairs with exact distances, errors."""
         errors = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
         names = ("ground", *errors, "n_drawn", "drawing_bias")
         return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)}
 
     def __repr__(self) -> str:
         return (
-            f"Calibration({counted(len(self.pairs), 'exact pair')}, {self.ground}: median error "
+            f"Calibration({counted(len(self.pairs), 'pair')} with exact distances, {self.ground}: median error "
             f"{_percent(self.median_error)}, 90% of pairs within {_percent(self.error_90)}; "
             f"Spearman {self.spearman:.3f}, uncalibrated {self.spearman_uncalibrated:.3f})"
         )
@@ -275,7 +276,7 @@ def calibrate(
     n_jobs: int | None = None,
     progress: Progress = SILENT,
 ) -> Calibration:
-    """Calibrate the distances of a model to real units with some exact pairs; needs the extra ``exact`` (POT).
+    """Calibrate distances of a model to real units with exact distances of some pairs; needs the extra ``exact``.
 
     Parameters
     ----------
@@ -291,18 +292,19 @@ def calibrate(
         edges of the graph, where an edge is as long as the straight line between its ends. Or a matrix of costs
         ``(n_points, n_points)``: symmetric, non-negative, with a zero diagonal.
     n_pairs
-        Number of pairs to solve. They include near and far pairs, and as many different measures as possible.
+        Number of pairs whose exact distances are computed. The chosen pairs are near and far pairs of as many different
+        measures as possible.
     random_state
         Seed for drawing the pairs, and the points of measures with more than 1,000 points (200 for shortest paths).
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
     progress
         Receives the progress of the stage "calibrate units", in pairs.
 
     Returns
     -------
     Calibration
-        The model whose distances have a unit, the curve, and the expected errors.
+        The model whose distances have a unit, the curve, and the estimated errors.
 
     Examples
     --------
@@ -331,9 +333,9 @@ def calibrate(
     fewest = max(FEWEST, 2 * base.n_scales_)
     if check_integer("n_pairs", n_pairs, minimum=1) < fewest:
         raise InvalidInputError(
-            f"{argument('n_pairs')} of at least {fewest}, two for each of the {counted(base.n_scales_, 'scale')}",
+            f"{argument('n_pairs')} of at least {fewest} (the larger of {FEWEST} and two per scale)",
             f"{n_pairs}",
-            "64 are enough for most data",
+            "64 pairs are enough for most data",
         )
     pairs = _choose_pairs(base, masses, n_pairs, rng)
     largest = LARGEST_GEODESIC if isinstance(ground, str) and ground == "geodesic" else LARGEST
@@ -388,7 +390,7 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
         raise InvalidInputError(
             f"{argument('points')} (n_points, n_dimensions), which define the unit",
             "none",
-            f"or give the costs as {argument('ground')}",
+            f"pass {argument('points')}, or pass costs as {argument('ground')}",
         )
     places = np.asarray(check_matrix("points", points), dtype=np.float64)
     if len(places) != n_points:
@@ -431,7 +433,8 @@ def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: n
     if count * (count - 1) // 2 < n_pairs:
         fewest = next(m for m in range(count, 2 * n_pairs + 2) if m * (m - 1) // 2 >= n_pairs)
         raise InvalidInputError(
-            f"at least {counted(fewest, 'measure')}, for {argument('n_pairs', n_pairs)} different pairs",
+            f"at least {counted(fewest, 'measure')}, because {argument('n_pairs', n_pairs)} needs {n_pairs} different "
+            "pairs",
             f"{count}",
             f"lower {argument('n_pairs')}, or split measures into halves",
         )
@@ -621,8 +624,8 @@ def _starts(base: DiffusionEMD, masses: sp.csr_array, pairs: Int64, n_threads: i
     if base.norm == "levels":
         top, design = _blocks(base, range(own + COARSER, own - 1, -1), masses, differences, n_threads)
         return [_start(base, scale, design[:, : scale + 1]) for scale in range(lowest, top + 1)]
-    # The blocks of the other norms depend on the coarsest scale, so every K has its own blocks. Coarser scales than the
-    # model's own are not tried, because its precision may not suffice.
+    # The blocks of the other norms depend on the coarsest scale, so every K has its own blocks. Scales coarser than the
+    # model's own are not tried, because the precision of the model may not suffice.
     return [
         _start(base, scale, _blocks(base, [scale], masses, differences, n_threads)[1])
         for scale in range(lowest, own + 1)
@@ -698,7 +701,7 @@ def _fit_weights(design: Float64, start: Float64, target: Float64, shrinkage: fl
 
 def _fit_curve(distances: Float64, exact: Float64) -> Curve:
     """Return the increasing curve with the smallest relative squared error and a penalty on changes of the slope."""
-    # Thousands of curves are fitted, so quantiles are computed in a tenth of the time of np.quantile.
+    # Interpolation takes a tenth of the time of np.quantile, and thousands of curves are fitted.
     ascending = np.sort(distances)
     quantiles = np.interp(np.linspace(0, distances.size - 1, KNOTS), np.arange(distances.size), ascending)
     knots = np.append(0.0, quantiles)
@@ -727,8 +730,8 @@ def _non_negative(matrix: Float64, target: Float64) -> Float64:
 def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _FittedWeights:
     """Return the fit to the pairs ``rows``, with the largest scale and shrinkage that best predict held-out pairs.
 
-    The score is the mean relative error times one minus the rank correlation. Fits with a lower rank correlation than
-    the input model are ranked last.
+    The score is the geometric mean of the mean relative error and of one minus the rank correlation. Fits with a lower
+    rank correlation than the input model are ranked last.
     """
     kept = np.arange(exact.size) if rows is None else rows
     truth = exact[kept]

@@ -35,7 +35,7 @@ def masses_on_supports(measures: Any, *, n_points: int | None, normalize: bool =
 
 
 def check_costs(name: str, values: Any, shape: tuple[int, int], sparse: str = ALL_COSTS) -> Float64:
-    """Return costs between points, or raise an error unless they are non-negative numbers of this shape."""
+    """Return costs between points; raise an error if the shape is wrong or a cost is negative."""
     costs = np.asarray(check_matrix(name, values, sparse=sparse), dtype=np.float64)
     if costs.shape != shape:
         raise InvalidInputError(f"costs of shape {shape}", f"shape {costs.shape}")
@@ -49,7 +49,7 @@ def check_paths(lengths: Float64, advice: str) -> Float64:
     if not np.isfinite(lengths).all():
         raise InvalidInputError(
             "measures on one connected component of the graph",
-            "a pair that no path connects, so the distance is infinite",
+            "two measures that no path connects, so their distance is infinite",
             advice,
         )
     return lengths

@@ -190,7 +190,7 @@ def test_what_is_damaged_is_named(tmp_path):
     path = saved(tmp_path)
     chunk = path / "part000001" / "points" / "c" / "0" / "0"
     content = chunk.read_bytes()
-    for new, said in ((content[:-8], "88 bytes where 96 were written"), (content[:-1] + b"\xff", "its SHA-256")):
+    for new, said in ((content[:-8], "88 bytes instead of 96"), (content[:-1] + b"\xff", "its SHA-256")):
         chunk.write_bytes(new)
         with pytest.raises(
             InvalidInputError, match=rf"'part000001/points/c/0/0' cannot be used \({said}.*; it is damag"

@@ -245,7 +245,9 @@ def test_a_model_that_does_not_belong_is_refused(tmp_path):
     hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=4, method="exact").fit(MEASURES))
     with pytest.raises(InvalidInputError, match="the model that embedded the rows of the index, found another model"):
         hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=4, alpha=0.3).fit(MEASURES))
-    with pytest.raises(InvalidInputError, match=r"rows of \d+ features, as this model embeds them, found rows of 100"):
+    with pytest.raises(
+        InvalidInputError, match=r"rows of \d+ features, as in embeddings of this model, found rows of 100"
+    ):
         hm.MeasureIndex.open(tmp_path / "i", model=grid_model(max_scale=6).fit(MEASURES))
     with pytest.raises(InvalidInputError, match="a fitted DiffusionEMD as model, found str"):
         hm.MeasureIndex.from_embedding(ROWS, model="model")

@@ -301,7 +301,7 @@ def test_a_chunk_that_is_not_there_is_told(version, whole, tmp_path):
     assert read_cohort(path, sample_key="sample", annotations=[]).warnings == ()
     (path / "X" / ("c/1/0" if version == 3 else "1.0")).unlink()
     cohort = read_cohort(path, sample_key="sample", annotations=[])
-    assert "X (1 of 8 chunks, as 0.0)" in cohort.warnings[0]
+    assert "X (1 of 8 chunks, fill value 0.0)" in cohort.warnings[0]
     assert not cohort.points()[16:32, :2].any()
     np.testing.assert_array_equal(cohort.points()[32:], before.points()[32:])
 

@@ -78,7 +78,7 @@ def test_what_is_no_number_stays_so():
     ("parameters", "sentence"),
     [
         ((0.0,), "top"),
-        ((1000.0, 3.0), "width from 0 to half of the decades, found 3 of 4.5"),
+        ((1000.0, 3.0), "width from 0 to half of the decades, found 3 for 4.5 decades"),
         ((1000.0, -0.1), "width from 0"),
         ((1000.0, 0.5, 0.0), "decades"),
         ((1000.0, 0.5, 4.5, 4.0), "-width <= negative <= decades - 2 width, found 4"),
@@ -195,7 +195,7 @@ def test_a_file_that_is_something_else_is_named(folder):
 
 
 def test_a_single_file_is_no_cohort(folder):
-    with pytest.raises(InvalidInputError, match=r"a folder of .fcs files, found a single one"):
+    with pytest.raises(InvalidInputError, match=r"a folder of .fcs files, found a single file"):
         read_cohort(folder / "p1.fcs")
 
 
@@ -231,7 +231,7 @@ def test_spillover_is_undone(stained):
     for asked in (None, True):
         cohort = read_cohort(place, representation=NAMES, compensate=asked)
         np.testing.assert_allclose(cohort.points(), pure, rtol=1e-4, atol=0.1)
-        assert any(note.startswith("Compensated for spillover between 3 detectors") for note in cohort.warnings)
+        assert any(note.startswith("Spillover between 3 detectors was compensated") for note in cohort.warnings)
     raw = read_cohort(place, representation=NAMES, compensate=False)
     np.testing.assert_allclose(raw.points()[:, :3], pure[:, :3] @ SPILL, rtol=1e-5, atol=0.1)
     assert raw.warnings == ("As requested, the spillover matrix in the FCS files was not applied.",)
@@ -309,10 +309,10 @@ def test_detectors_by_their_numbers(make, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (spelt([[1, 1], [1, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
+        (spelt([[1, 1], [1, 1]], "xy"), "an invertible spillover matrix in 'a.fcs', found a "),
         (spelt([[100, 1], [1, 1]], "xy"), "1 \\(or 100, in percent\\) on the diagonal of .* in 'a.fcs', found 100"),
         (spelt([[1e300, 0], [0, 1e300]], "xy"), r"on the diagonal of the spillover matrix in 'a.fcs', found 1e\+300"),
-        (spelt([[1, 1e300], [0, 1]], "xy"), "a spillover matrix that can be inverted in 'a.fcs', found a "),
+        (spelt([[1, 1e300], [0, 1]], "xy"), "an invertible spillover matrix in 'a.fcs', found a "),
         (
             spelt([[1, 0.1], [0, 1]], "xz"),
             "spillover matrix in 'a.fcs' to be channels, found 'z', which is not a channel",

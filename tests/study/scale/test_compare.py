@@ -80,7 +80,7 @@ def test_min_cells_leaves_samples_out(tmp_path, data, write):
 
 
 def test_samples_with_few_cells_are_left_out_on_request(cohort):
-    with pytest.raises(InvalidInputError, match="at least two samples to compare, found 0 of at least 501 cells"):
+    with pytest.raises(InvalidInputError, match="at least two samples to compare, found 0 samples with at least 501"):
         compare_cohort(cohort, min_cells=501)
 
 
@@ -114,8 +114,8 @@ def test_progress_counts_cells(cohort, small_pieces):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"landmarks": 4001}, "at least as many cells as landmarks=4001, found 4000"),
-        ({"landmarks": 30}, "more landmarks than n_neighbors=30, found 30 for 4,000 cells"),
+        ({"landmarks": 4001}, "at least as many cells as landmarks=4001, found 4,000 cells"),
+        ({"landmarks": 30}, "more landmarks than n_neighbors=30, found 30 landmarks for 4,000 cells"),
         ({"landmarks": "many"}, "'auto' or none, found 'many'"),
         ({"landmarks": LANDMARKS, "memory": "20 MB"}, "memory of at least .* MB .*, found 20 MB"),
         ({"random_state": None}, "random_state to be a whole number"),

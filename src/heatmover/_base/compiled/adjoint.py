@@ -11,9 +11,9 @@ from heatmover._base.compiled.jit import kernel
 # digits of gradients may depend on the width of a block.
 @kernel(fastmath={"contract", "reassoc"})
 def retrace(rows, indptr, indices, data, current, other, slope, offset, shares, sources, gradient):  # type: ignore[no-untyped-def]
-    """Step from T_{j+1}, T_j back to T_{j-1} and from adjoints b_{j+2}, b_{j+1} to b_j; add b_{j+1} T_j^T.
+    """Step from T_{j+1}, T_j back to T_{j-1} and from b_{j+2}, b_{j+1} to b_j; add b_{j+1} T_j^T to the gradient.
 
-    T_{j-1} = slope S T_j + offset T_j - T_{j+1}. The adjoint follows the same recurrence with sources: b_j = slope S
+    T_{j-1} = slope S T_j + offset T_j - T_{j+1}. The adjoints b follow the same recurrence with sources: b_j = slope S
     b_{j+1} + offset b_{j+1} - b_{j+2} + sum_s shares[s] sources[s]. T and b are columns of the same arrays, so that a
     neighbor is loaded once and used three times.
 
@@ -28,8 +28,8 @@ def retrace(rows, indptr, indices, data, current, other, slope, offset, shares, 
     other
         T_{j+1} and b_{j+2}, ``(n_points, 2 * width)``, overwritten by T_{j-1} and b_j.
     slope, offset
-        Slope and offset of twice the affine map of the spectrum of S into [-1, 1]; of the map itself in the last step
-        (j = 0).
+        Slope and offset of twice the affine map that takes the spectrum of S into [-1, 1]. In the last step (j = 0):
+        slope and offset of the map itself.
     shares, sources
         Coefficients of T_j ``(n_sums,)`` and gradients of the sums ``(n_sums, n_points, width)``.
     gradient

@@ -24,10 +24,10 @@ Float32 = npt.NDArray[np.float32]
 
 # Number of points per tile, a multiple of three, and number of separate minima per point; see `_add_products`.
 ROWS, WIDTH = 6, 8
-# Number of centers per leaf. With leaves of 64 and of 128 centers, a point took 1.7 and 1.5 microseconds for 27,000
-# centers of the simulated cells. For centers of a Gaussian a point took 3.1 and 2.4 microseconds in 8 dimensions, 11.3
-# and 9.8 in 14 dimensions, 32 and 27 in 30 dimensions, and 47 and 45 in 50 dimensions. Smaller leaves exclude more
-# centers, but converting a point to coordinates relative to the middle of a leaf takes as long as 20 products.
+# Number of centers per leaf. The search took the following microseconds per point, first with 64 and then with 128
+# centers per leaf: 1.7 and 1.5 for 27,000 centers of the simulated cells; for centers of a Gaussian, 3.1 and 2.4 in 8
+# dimensions, 11.3 and 9.8 in 14, 32 and 27 in 30, 47 and 45 in 50. Smaller leaves exclude more centers, but converting
+# a point to coordinates relative to the middle of a leaf takes as long as 20 products.
 LANES = 128
 # Number of points whose leaves are searched together. Run times with 128, 256 and 512 points differ by at most 5%.
 TOGETHER = 256
@@ -43,7 +43,7 @@ VALUES = ERRORS + ROWS
 LARGEST, LOWEST, SECOND = 0, 1, 2
 # Upper bound of the error due to products and sums below the range of single precision, which ends at 1e-38.
 LEAST_ERROR = np.float32(1e-35)
-# Unsigned, because they are used as array positions.
+# These constants are unsigned, because they are used as array positions.
 ONE, LANE = np.uint64(1), np.uint64(LANES)
 # Allow the compiler to reorder sums and fuse products, because otherwise the loops could not use vector registers. NaN
 # cannot occur, because callers exclude points that are not finite in single precision.
@@ -52,7 +52,7 @@ REORDER = {"reassoc", "contract", "nsz", "nnan"}
 
 @kernel(fastmath=REORDER)
 def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimensions: int) -> Any:
-    """Write the products of a tile's points with a leaf's centers; return as bits which points have one within limits.
+    """Write the products of a tile's points with a leaf's centers; return a bit mask of the points within limits.
 
     ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]``. Bit p is set if any ``out[p, j]`` is at most
     ``limits[p]``. Then ``least[p, i] = min(out[p, i], out[p, i + WIDTH], ...)`` is written too. Three points are
@@ -264,7 +264,7 @@ def _error(reach: float, norm: float, rounding: Float32) -> Any:
 
 @kernel(fastmath=REORDER)
 def _own_error(half: float, tiles: Float32, leaf: int, lane: int, norm: float, rounding: Float32) -> Any:
-    """Return the error bound for one center, much smaller than for its whole leaf if the leaf has a remote center."""
+    """Return the error bound for one center, which is much smaller than the bound for a leaf with a remote center."""
     other = tiles[leaf, tiles.shape[1] - LANES + lane]
     return _error(np.sqrt(np.float32(2) * half) + np.sqrt(np.float32(2) * other), norm, rounding)
 
@@ -284,7 +284,7 @@ def _tile(
     work: Float32,
     bounds: Float32,
 ) -> Any:
-    """Compare up to ROWS points with a leaf; return as bits which points may have their nearest center in this leaf."""
+    """Compare up to ROWS points with a leaf; return a bit mask of points whose nearest center may be there."""
     stride = boxes.shape[2]
     for i in range(ROWS):
         p = rows[min(first + i, n_rows - 1)]
@@ -319,7 +319,7 @@ def _search_leaf(
             if not (hits >> i) & 1:
                 continue
             p, half, error, limit = rows[first + i], work[SQUARES + i], work[ERRORS + i], work[LIMITS + i]
-            for j in range(WIDTH):  # a center farther than the nearest one of this leaf by both errors is excluded
+            for j in range(WIDTH):  # exclude centers that are farther than the leaf's nearest center by both errors
                 limit = min(limit, work[LEAST + i * WIDTH + j] + np.float32(2.1) * error)
             for column in range(WIDTH):
                 if work[LEAST + i * WIDTH + column] > limit:
@@ -341,7 +341,7 @@ def _search_leaf(
 def _rows(
     own: Int32, start: int, stop: int, leaf: int, at_home: bool, gaps: Float32, reach: Float32, rows: Int64
 ) -> int:
-    """Write the points in a leaf, or the other points that have this leaf within reach; return their number."""
+    """Write the points of a leaf, or the other points that have this leaf within reach; return the number written."""
     count = 0
     for p in range(start, stop):
         rows[count] = p
@@ -362,7 +362,7 @@ def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
 
 @kernel(fastmath=REORDER)
 def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float32) -> Any:
-    """Write the squared distances beyond which no box can contain a nearer center; return the largest.
+    """Write the squared distances beyond which no box can contain a nearer center; return the largest of them.
 
     In single precision, the gap g between a point of norm x and a box is overestimated by at most 2^-23 x. So its
     square is overestimated by less than 0.001 g^2 + 2e-11 x^2, and by another 0.001 g^2 due to sums.
@@ -377,7 +377,7 @@ def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float3
 
 @kernel(fastmath=REORDER)
 def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32) -> None:
-    """Write the squared distances of points, columns of ``across``, from a box."""
+    """Write the squared distances of points, the columns of ``across``, from a box."""
     for p in range(count):
         gaps[p] = 0
     for k in range(across.shape[0]):
@@ -391,7 +391,7 @@ def _gaps(across: Float32, count: int, boxes: Float32, leaf: int, gaps: Float32)
 
 @kernel(fastmath=REORDER)
 def _leaves_in_reach(across: Float32, count: int, reach: float, boxes: Float32, order: Int64, keys: Float32) -> int:
-    """Write the leaves within reach of any of some points, the leaf nearest to their mean first; return the number."""
+    """Write the leaves within reach, sorted by distance from the mean of the points; return the number of leaves."""
     n_leaves, _, stride = boxes.shape
     low, high, mean = np.empty(stride, np.float32), np.empty(stride, np.float32), np.empty(stride, np.float32)
     for k in range(stride):

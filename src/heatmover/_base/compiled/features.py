@@ -74,7 +74,7 @@ def add_table_rows(indptr, indices, data, table, first, result):  # type: ignore
 
 @kernel({"contract"})
 def add_scattered_rows(indptr, indices, data, offsets, columns, values, background, result):  # type: ignore[no-untyped-def]
-    """Write the mass of every measure times the background, plus the mass-weighted sum of sparse rows of its points.
+    """Write the mass of every measure times the background, plus the mass-weighted sum of its points' sparse rows.
 
     Parameters
     ----------

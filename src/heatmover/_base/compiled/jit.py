@@ -11,10 +11,10 @@ from numba import njit
 
 
 def kernel(fastmath: Collection[str] = (), **options: Any) -> Any:
-    """Return a decorator for a function that Python calls: compiled once, cached on disk, run without the global lock.
+    """Return a decorator that compiles a function for Python, caches it on disk and runs it without the global lock.
 
-    numba would also compile an entry point for C. This is switched off, because nothing uses it and it takes 7% of the
-    compile time. If there is no folder for compiled code, each process compiles the function again and warns once.
+    The entry point for C is switched off, because nothing uses it and it takes 7% of the compile time. Without a
+    writable folder for compiled code, each process compiles the function again and warns once.
     """
     options |= {"nogil": True, "fastmath": set(fastmath), "no_cfunc_wrapper": True}
 

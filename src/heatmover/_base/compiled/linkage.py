@@ -15,7 +15,7 @@ from heatmover._base.types import Bool, Float64, Int32, Int64
 def large_sets_merge(
     rows: Int32, places: Int64, indices: npt.NDArray[Any], masses: Float64, least: float, parent: Int64
 ) -> bool:
-    """Return whether any edge, in this order, joins two sets that both have a mass of at least ``least``.
+    """Join sets along the edges in order; return whether an edge joins two sets of mass ``least`` or more.
 
     On entry, ``parent[i]`` must be ``i`` for every point. Both ``parent`` and ``masses`` are overwritten.
     """
@@ -68,7 +68,7 @@ def merge_edges(
         Columns, values and classes of all entries of S.
     root
         Square root of the degree of each point, ``(n_points,)``. The weight of an edge is its entry of S times the
-        square roots of both ends.
+        ``root`` of both ends.
     up
         Receives the parent of each node, -1 for roots.
     level

@@ -18,14 +18,14 @@ REORDER = {"contract", "reassoc", "nsz"}
 BEYOND = np.float32(3e38)
 # Relative rounding error of a float32.
 ROUNDING = 2.0**-24
-# Number of halvings of the interval that contains the squared distance of the last neighbor. Keeping 32 of 128
-# candidates takes 290 ns; a selection by exchanges took 1,400 ns.
+# Number of halvings of the interval that contains the squared distance of the last neighbor. Selecting 32 of 128
+# candidates takes 290 ns by halving and took 1,400 ns by exchanges.
 HALVINGS = 14
 # Number of candidates that a list may keep in addition to the requested number, so that the halving can stop early.
 LOOSE = 4
 
 
-# Number of points that are compared with a part together.
+# Number of points that are compared with a part at the same time.
 ROWS = 4
 # Number of values that are skipped together if all exceed the limit.
 WIDTH = 8
@@ -72,7 +72,7 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
 
 @kernel(fastmath=REORDER)
 def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any, out: Any) -> Any:
-    """Write the squared distances of ROWS points from a part; return as bits which points have one within their limit.
+    """Write the squared distances of ROWS points from a part; return a bit mask of points with a square in their limit.
 
     Squares are computed for two points at a time, so that each member of the part is read once per two points.
 
@@ -306,7 +306,7 @@ def search_parts(
                     beyond = np.float32(0)
                     for m in range(n_members):
                         beyond = max(beyond, reaches[m] + np.sqrt(inwards[m]) * (1 + slack))
-                # Neither the border of this part nor of any later part is within the reach of any member.
+                # No border with this part or with a later part is within the reach of a member.
                 if np.float32(0.5) * apart[row, i] > beyond:
                     break
                 other = near[row, i]

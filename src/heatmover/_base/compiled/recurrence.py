@@ -29,12 +29,12 @@ TERMS = 4
 
 
 # In a plain loop over neighbors and columns, the sum of a row is an array that is read and written again every few
-# neighbors, and every pass over the columns first tests whether its arrays overlap. This takes half the time of a
-# product with the operator. On a swiss roll of 10,000 points with 64 columns of float32 on one core, a plain loop with
-# four neighbors per pass reached 18 GFlop/s, and the code below reaches 38. So `add_rows` generates the compiler's
-# intermediate code (LLVM IR).
+# neighbors, and every pass over the columns first tests whether its arrays overlap. Together this work takes half the
+# time of a product with the operator. On a swiss roll of 10,000 points with 64 columns of float32 on one core, a plain
+# loop with four neighbors per pass reached 18 GFlop/s, and the code below reaches 38 GFlop/s. So `add_rows` generates
+# the compiler's intermediate code (LLVM IR).
 
-# Number of columns of a vector; two registers of AVX2 for float64.
+# Number of columns per vector. A vector of float64 fills two AVX2 registers.
 LANES = 8
 # Number of vectors that are summed at a time, by the number of bits of a value: 8 registers hold the sums, and one more
 # register holds the weight.
@@ -185,7 +185,7 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
     degree
         Degree j of the new term.
     slope, offset
-        Slope and offset of twice the affine map of the spectrum of S into [-1, 1].
+        Slope and offset of twice the affine map that takes the spectrum of S into [-1, 1].
     shares
         Coefficients of the terms at places 1, 2, 3 and 0 in each sum, ``(n_sums, 4)``; empty if no sum changes.
     fine, coarse
@@ -247,8 +247,8 @@ def _weighted_sum(first, last, data, indices, block, row):  # type: ignore[no-un
 def _advance_column(start, stop, indptr, indices, data, current, previous, new, slope, offset):  # type: ignore[no-untyped-def]
     """Take a step of `advance` on a single column, for rows from ``start`` to ``stop``, with bit-identical results.
 
-    Indices are unsigned, because a test for negative indices takes half of the time. Computing four rows at a time, so
-    that sums need not wait for their last products, is not faster: the processor already reorders far enough ahead.
+    Indices are unsigned, because a test for negative indices would take half of the time. Computing four rows at a time
+    is not faster, because the processor already reorders instructions far enough ahead.
     """
     for i in range(start, stop):
         total = current.dtype.type(0)
@@ -342,7 +342,7 @@ def project(block, unit, component, target, factor, order):  # type: ignore[no-u
         if is_done[first]:
             continue
         # Follow the cycle of the permutation that begins here; the row that is overwritten next is kept in `held`.
-        for k in range(width):  # not by a slice, for which numba compiles an error message for 1 s
+        for k in range(width):  # not a slice, whose error message would take numba 1 s to compile
             held[k] = block[first, k]
         i = first
         while not is_done[i]:

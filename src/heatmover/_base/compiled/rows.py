@@ -1,9 +1,9 @@
 """Multiply, hash and add up rows; results do not depend on order or blocks; only `cohort` calls it.
 
-A sum is a pair of floats, the second of which contains the rounding error of the first (Dekker 1971), about 106 bits in
-total. A sum of millions of values is then accurate to at least 80 bits, so the sum rounded to 53 bits does not depend
-on the order. Only computations per value are compiled and not computations per column, because every function takes a
-tenth of a second to compile.
+A sum is a pair of floats with about 106 bits in total: the second float contains the rounding error of the first
+(Dekker 1971). A sum of millions of values is then accurate to at least 80 bits, so the sum rounded to 53 bits does not
+depend on the order. Computations per value are compiled. Computations per column are not, because compiling a function
+takes a tenth of a second.
 """
 
 from __future__ import annotations

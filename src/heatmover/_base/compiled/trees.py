@@ -78,8 +78,8 @@ def cluster_tree(
     n_clusters, n_lloyd
         Largest number of children of a node, and number of rounds of Lloyd's algorithm after the farthest-first start.
     draws
-        Uniform random numbers in [0, 1), ``(depth, n_points)``. The number in the row of a level and the column of a
-        cluster's first place chooses the first center of this cluster.
+        Uniform random numbers in [0, 1), ``(depth, n_points)``. ``draws[level, start]`` chooses the first center for
+        splitting the cluster that begins at place ``start``.
     nodes
         Receives the node of every point at every level, ``(depth, n_points)``; -1 at levels below the last node of a
         point.

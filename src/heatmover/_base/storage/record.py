@@ -71,7 +71,7 @@ class Record:
         return bool(self._value(name, "boolean", bool))
 
     def text(self, name: str, allowed: Collection[str] | None = None) -> str:
-        """Return text, which must be in ``allowed`` if given, or raise an error."""
+        """Return text, or raise an error; if ``allowed`` is given, the text must be one of its members."""
         value: str = self._value(name, "text", str)
         if allowed is not None and value not in allowed:
             raise self._unlike(name, "text", f" among {', '.join(allowed)}")
@@ -166,7 +166,7 @@ class Record:
         return tuple(texts)
 
     def part_of_store(self) -> Part:
-        """Return the record as a part of a store, with all arrays by path."""
+        """Return the record as a part of a store, in which a path names each array."""
         return Part({"record": self._document()}, dict(self._flat()))
 
     def _document(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Record:
 
     @classmethod
     def from_store(cls, store: Store) -> Record:
-        """Check every file of a store and return the record that it holds."""
+        """Check every file of a store and return the record that the store holds."""
         store.check()
         try:
             part = store.manifest.parts[0]
@@ -219,7 +219,7 @@ def texts_record(texts: Sequence[str]) -> Record:
 
 
 def _record(document: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], before: str = "") -> Record:
-    """Build the record that a document describes from the stored arrays."""
+    """Build the record described by a document, using the stored arrays."""
     own = {name: arrays[before + name] for name in document["arrays"]}
     parts = {name: _record(part, arrays, f"{before}{name}/") for name, part in document["parts"].items()}
     return Record(dict(document["values"]), own, parts)

@@ -21,7 +21,7 @@ from heatmover._base.words import counted, distinct, listed, quoted
 from heatmover.errors import InvalidInputError
 
 TYPES = ("float32", "float64")
-# Largest number of cells at a node, because float64 cannot distinguish larger consecutive whole numbers.
+# Largest number of cells at a node, because float64 cannot represent every larger whole number.
 MOST_CELLS = 2**53
 # Longest sample name. A name as long as a page is a mistake, and every message would repeat it.
 LONGEST_NAME = 1000
@@ -78,13 +78,13 @@ class Table:
     Attributes
     ----------
     rows
-        Features ``(n_rows, n_features)``; a memory map if they do not fit into memory.
+        Features ``(n_rows, n_features)``; a memory map if the features do not fit into memory.
     names
         Distinct names of the samples, one per row.
     variables
-        Sample metadata: for each variable one value per row, a boolean, whole number, finite number, text or None.
+        Sample metadata by variable, with one value per row: a boolean, a whole or finite number, text or None.
     counts
-        Number of cells of each sample at each node, CSR ``(n_rows, n_nodes)``; None if they are not kept.
+        Number of cells of each sample at each node, CSR ``(n_rows, n_nodes)``; None if counts are not kept.
     """
 
     rows: FloatArray
@@ -106,7 +106,7 @@ class Table:
         Parameters
         ----------
         rows, names, variables, counts
-            Values of the attributes; the values of a variable may be in any sequence.
+            Attributes of the table; the values of a variable may be any sequence, such as a list or an array.
         """
         texts = tuple(_check_name(name) for name in names)
         if len(texts) != len(rows):
@@ -231,7 +231,7 @@ def _check_encodes(what: str, text: str) -> None:
 
 
 def _check_counts(counts: sp.csr_array, n_rows: int) -> sp.csr_array:
-    """Return counts with sorted nodes, or raise an error unless every sample has a positive whole number of cells."""
+    """Return counts with sorted nodes; raise an error if a count is not a positive whole number or is missing."""
     ordered = sp.csr_array(counts)
     ordered.sort_indices()
     whole = np.all((ordered.data >= 1) & (ordered.data < MOST_CELLS) & (ordered.data == np.floor(ordered.data)))
@@ -306,7 +306,7 @@ class Samples:
         Raises
         ------
         InvalidInputError
-            If another process is writing, the table does not match the schema, or the disk cannot be written. The store
+            If another process is writing, the table does not match the schema, or writing to the disk fails. The store
             is then unchanged.
         """
         with writing(self.store.folder):
@@ -336,7 +336,7 @@ class Samples:
         }
 
     def _table(self, place: int) -> dict[str, Any]:
-        """Return names and variables of a part, or raise an error if they are invalid despite a right checksum."""
+        """Return names and variables of a part, or raise an error if they are invalid despite a correct checksum."""
         n_rows, n_columns = self._starts[place + 1] - self._starts[place], len(self.schema.variables)
         try:
             table: dict[str, Any] = json.loads(self.store.array(self._parts[place], "table").tobytes())
@@ -383,7 +383,7 @@ class Samples:
         return rows
 
     def blocks(self, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
-        """Yield the rows from ``start`` on, part by part: index of the first row, and rows ``(n_rows, n_features)``."""
+        """Yield the rows from ``start`` on, part by part: index of the first row, rows ``(n_rows, n_features)``."""
         for place, first in enumerate(self._starts[:-1]):
             if self._starts[place + 1] > start:
                 rows, skipped = self._mapped(place), max(start - first, 0)
@@ -408,7 +408,7 @@ class Samples:
         return result
 
     def lineage(self, n_rows: int) -> str:
-        """Return a fingerprint of all parts that hold the first ``n_rows`` rows; appended samples do not change it."""
+        """Return a fingerprint of all parts that hold the first ``n_rows`` rows; new samples do not change it."""
         first = [part for start, part in zip(self._starts, self._parts, strict=False) if start < n_rows]
         folders = tuple(f"{self.store.manifest.parts[part]['folder']}/rows/" for part in first)
         files = sorted(file for file in self.store.manifest.files.items() if file[0].startswith(folders))

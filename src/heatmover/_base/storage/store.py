@@ -39,7 +39,7 @@ FORMAT, LAYOUT = "heatmover", 4
 DAMAGED = "it is damaged: restore it from a copy, or create it again"
 # Folder of a part. A folder that the manifest does not list was left by a killed writer.
 FOLDER = re.compile(r"part[0-9]{6,12}")
-# Files that operating systems leave in folders, such as .DS_Store and .nfs0001, and that a killed zarr leaves.
+# Files that operating systems leave in folders, such as .DS_Store and .nfs0001, and files of a killed zarr process.
 LEFT_BEHIND = re.compile(r"\.|(Thumbs\.db|desktop\.ini|.+\.[0-9a-f]{32}\.partial)$")
 # Path of an array in a part; names from users never occur in a path.
 PATH = re.compile(r"[a-z][a-z0-9_]{0,62}(/[a-z][a-z0-9_]{0,62}){0,8}")
@@ -82,7 +82,7 @@ class Manifest:
     writer: str = __version__
 
     def check(self) -> Self:
-        """Return the manifest, or raise ValueError if it is invalid, because a checksum does not prove who wrote it."""
+        """Return the manifest, or raise ValueError if it is invalid; a checksum alone does not prove who wrote it."""
         plain = (self.kind, str), (self.version, int), (self.values, dict), (self.parts, list), (self.files, dict)
         if not all(isinstance(value, kind) for value, kind in (*plain, (self.generation, int), (self.writer, str))):
             raise ValueError("an entry has the wrong type")
@@ -289,7 +289,7 @@ class Store:
                 if not stat.S_ISREG(about.st_mode):
                     raise self.damage(name, "it is not a regular file")
                 if about.st_size != size:
-                    raise self.damage(name, f"{about.st_size:,} bytes where {size:,} were written")
+                    raise self.damage(name, f"{about.st_size:,} bytes instead of {size:,}")
                 if _digest(self.folder / name) != checksum:
                     raise self.damage(name, "its SHA-256 differs from the manifest")
             except OSError as error:

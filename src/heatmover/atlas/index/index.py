@@ -42,8 +42,8 @@ INDEX_SCHEMA, INDEX_VERSION = "heatmover-index", 1
 # The folder of an atlas can be opened as an index of its reference samples.
 OTHERS = {"heatmover-atlas": 3}
 METHODS = ("auto", "exact", "approximate")
-# Smallest number of rows and of values for which "auto" builds a graph. With fewer, an exact search takes about 10 ms
-# per query.
+# Smallest number of rows and of values for which "auto" builds a graph. With fewer rows or values, an exact search
+# takes about 10 ms per query.
 APPROXIMATE_ROWS, APPROXIMATE_VALUES = 10_000, 2**25
 # The graph on disk is written again when the new rows exceed this share of the rows that it contains.
 LACKING = 0.1
@@ -120,7 +120,7 @@ def exact_emd(
 ) -> Distance:
     """Return a function that computes exact Earth Mover's Distances from queries to index rows, for `rerank`.
 
-    It needs the extra ``exact``.
+    The function needs the extra ``exact``.
 
     Parameters
     ----------
@@ -179,10 +179,10 @@ def _column(values: tuple[Any, ...]) -> npt.NDArray[Any]:
 
 @final
 class MeasureIndex:
-    """Stored measures, among which nearest neighbors are found by the L1 distance of the embedding.
+    """Stored measures, and search for their nearest neighbors by the L1 distance of the embedding.
 
     `from_embedding` or `from_measures` creates an index, in memory or in a folder; `open` opens a folder. Samples are
-    added to a folder completely or not at all, even if the process is killed. One process can write at a time.
+    added to a folder completely or not at all, even if the process is killed. Only one process can write at a time.
 
     Attributes
     ----------
@@ -245,8 +245,8 @@ class MeasureIndex:
         variables
             Metadata of the samples, numbers or text, as in `heatmover.build_atlas`; None and NaN are missing values.
         model
-            Fitted model that computed the rows, so that queries may be measures. The index stores a fingerprint of the
-            model.
+            Fitted model that computed the rows; required for queries that are measures. The index stores a fingerprint
+            of the model.
         path
             New folder in which the index is stored. None: in memory.
         memory
@@ -320,7 +320,8 @@ class MeasureIndex:
         path
             Path of the folder.
         model
-            Fitted model that computed the rows, required for queries that are measures; another model raises an error.
+            Fitted model that computed the rows, required for queries that are measures. If another model is passed, an
+            error is raised.
         memory
             As in `from_embedding`.
 
@@ -370,7 +371,7 @@ class MeasureIndex:
         return f"MeasureIndex({counted(self.n_rows, 'sample')} x {counted(self.n_features, 'feature')}, {place})"
 
     def row(self, name: str) -> int:
-        """Return the row number of a stored sample; the error for an unknown name suggests the most similar name."""
+        """Return the row number of a stored sample; for an unknown name, the error suggests a similar name."""
         return find_all([name], self._store.names, "the name of a stored sample")[name]
 
     def variables(self, rows: npt.ArrayLike | None = None) -> dict[str, Any]:
@@ -573,14 +574,14 @@ class MeasureIndex:
     def build(self, *, n_jobs: int | None = None) -> float:
         """Build or rebuild the graph for approximate search, and return the recall of the search.
 
-        Building takes as long as about a thousand exact searches. In a folder, the graph is stored next to the samples,
-        and later sessions read it from there. Samples that are added later do not require a new graph. The column
-        groups and the number of candidates, however, remain as chosen for the earlier samples.
+        Building takes as long as about a thousand exact searches. If the index has a folder, the graph is stored next
+        to the samples, and later sessions read the stored graph. Samples that are added later do not require a new
+        graph. The column groups and the number of candidates, however, remain as chosen for the earlier samples.
 
         Parameters
         ----------
         n_jobs
-            Number of threads; None for all cores. The graph does not depend on it.
+            Number of threads; None for all cores. The graph does not depend on this number.
 
         Returns
         -------
@@ -610,7 +611,7 @@ class MeasureIndex:
             Number of stored samples to draw at random as queries.
         query
             Queries to use instead of stored samples, as in `nearest`. The recall for new samples is slightly lower than
-            for stored samples.
+            the recall for stored samples.
         n_jobs
             Number of threads; None for all cores.
         random_state
@@ -638,7 +639,7 @@ class MeasureIndex:
         """Embed ``samples`` if necessary; return checked rows of the embedding in the precision of the index."""
         if isinstance(samples, Measures):
             if self.model is None:
-                raise InvalidInputError("a model that embeds measures", "an index without one", NO_MODEL)
+                raise InvalidInputError("a model that embeds measures", "an index without a model", NO_MODEL)
             samples = self.model.transform(samples)
         given = check_matrix("embedding", samples)
         if given.shape[1] != self.n_features:
@@ -654,7 +655,7 @@ class MeasureIndex:
         return rows
 
     def _queries(self, query: Any) -> tuple[FloatArray, Int64 | None]:
-        """Return the rows to search for and, if they are stored samples, their row numbers."""
+        """Return the rows to search for, and their row numbers if they are stored samples."""
         names = [query] if isinstance(query, str) else query
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
             distinct(names, "names to search for")
@@ -712,7 +713,7 @@ def _check_width(n_features: int, model: DiffusionEMD) -> None:
     width = model.prepared_.layout.n_features
     if width != n_features:
         raise InvalidInputError(
-            f"rows of {counted(width, 'feature')}, as this model embeds them",
+            f"rows of {counted(width, 'feature')}, as in embeddings of this model",
             f"rows of {n_features:,}",
             "use the model that embedded the rows",
         )
@@ -722,7 +723,7 @@ def fingerprint(model: DiffusionEMD) -> str:
     """Return a hash that is equal for two fitted models if and only if rows of their embeddings are comparable.
 
     The hash covers the graph, the scales with their weights, the regions of a compact embedding, the density and the
-    precision. It does not cover the method of the diffusion and the number of threads.
+    precision. The hash does not cover the method of the diffusion or the number of threads.
 
     Examples
     --------

@@ -3,8 +3,8 @@
 Sums of correlated columns preserve most of an L1 distance (`heatmover.embedding.neighbors`), so 128 sums replace
 thousands of features. faiss builds a graph (HNSW) over the rows of sums. A search follows the edges of the graph to a
 list of candidates, and then computes the exact distances of the candidates. The number of candidates is calibrated when
-the graph is built: the number is increased until a search finds 99% of the true neighbors of rows that are not in the
-graph, as new samples will be.
+the graph is built: the number is increased until a search finds 99% of the true neighbors of rows outside the graph,
+because new samples are outside the graph, too.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class CandidateGraph:
     Attributes
     ----------
     groups
-        Groups of columns that are added up; None if there are too few columns to add any up.
+        Groups of columns that are added up; None if there are too few columns for groups.
     center, unit
         Center that is subtracted from the sums, ``(n_sums,)``, and power of two by which the sums are divided to fit
         float32.
@@ -171,7 +171,7 @@ class CandidateGraph:
         made = cls(groups, center, unit, _faiss().IndexHNSWFlat(center.size, N_LINKS, _faiss().METRIC_L1))
         made.graph.hnsw.efConstruction = BUILD_EFFORT
         # Insert rows in random order. Similar rows are often adjacent in a file, but the graph also needs edges between
-        # dissimilar rows, which are created only while it has few rows.
+        # dissimilar rows. Such edges are created only while the graph has few rows.
         sums = np.vstack([made._sums(block, n_threads) for _, block in rows.blocks()])
         tried = drawn[: min(N_TRIED, max(1, rows.n_rows // 10))]
         made._add(drawn[tried.size :], sums[drawn[tried.size :]])
@@ -286,7 +286,7 @@ SEAL = "heatmover search 5"
 
 
 def read_cache(samples: Samples) -> CandidateGraph | None:
-    """Return the graph stored next to the samples, or None if it is missing, damaged or was built from other rows.
+    """Return the graph stored next to the samples, or None if it is missing, damaged or of other rows.
 
     The checksum is checked before faiss reads any byte, because faiss does not validate its input.
     """

@@ -1,8 +1,9 @@
 """Read AnnData (.h5ad, .zarr, in memory) in blocks of rows, reject damaged files, write nothing; for `cohort`, `tl`.
 
-For `read_cohort` and `candidates`; reads files, and writes nothing. h5py and zarr read arrays, anndata reads sparse
-matrices. This module checks lengths, pointers and indices. With inconsistent lengths, values would be assigned to wrong
-cells. With a wrong pointer or index of a sparse matrix, compiled code would read memory outside the matrix.
+`read_cohort` and `candidates` use this module, which reads files and writes nothing. h5py and zarr read arrays, and
+anndata reads sparse matrices. This module checks lengths, pointers and indices. With inconsistent lengths, values would
+be assigned to wrong cells. With a wrong pointer or index of a sparse matrix, compiled code would read memory outside
+the matrix.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selec
 from heatmover.errors import InvalidInputError, argument
 
 DEFAULT_REPRESENTATION = "X_pca"
-# Most common embeddings; they are listed first.
+# Most common embeddings, which are listed first.
 USUAL = ("X_umap", "X_tsne")
 SPARSE = ("csr_matrix", "csc_matrix")
 CONTRADICTION = "the file is inconsistent and must be written again"
 CHANGED = "the file has changed since it was read"
-# Largest number of columns of a representation. The file stores this number only once, so it cannot be verified: a
-# damaged number of a billion columns would create a billion names.
+# Largest number of columns of a representation. A file stores its number of columns only once, so that the number
+# cannot be verified: a damaged number of a billion columns would create a billion names.
 MOST_WIDE = 1_000_000
 # Average number of values of a sparse matrix to read at a time: 24 MB with their indices.
 STORED_VALUES = 2_000_000
@@ -74,7 +75,7 @@ class AnnDataReader(Reader):
     def embeddings(self) -> tuple[str, ...]:
         """Keys of obsm with two columns, except the representation; UMAP and t-SNE are first."""
         with _opened(self.path, self.format, self.adata) as root:
-            # Arrays only: a stored table would be read as a whole, and ragged arrays have no shape.
+            # List only arrays: a stored table would be read as a whole, and ragged arrays have no shape.
             stored = {key: (root["obsm"] if _in_file(root) else root.obsm)[key] for key in _obsm_keys(root)}
             flat = [key for key, element in stored.items() if tuple(getattr(element, "shape", ()))[1:] == (2,)]
         flat = [key for key in flat if key != self.representation]
@@ -105,7 +106,7 @@ def open_anndata(path: str, format: str, adata: Any, selection: Selection) -> An
             # Skip columns of unknown types, which a future anndata may write, instead of rejecting the file.
             odd = [name for name in wanted if annotations is None and not _known(root["obs"][name])]
             wanted = [name for name in wanted if name not in frozenset(odd)]
-            notes = (f"Columns of obs whose type is not known were not read: {listed(odd)}.",) if odd else ()
+            notes = (f"Columns of obs with an unknown type were not read: {listed(odd)}.",) if odd else ()
             for name in (sample_key, *wanted):
                 arrays |= _checked_column(root["obs"], name, n_cells)
         key, positions = _choose_representation(root, representation)
@@ -166,7 +167,7 @@ def _obs_columns(root: Any) -> list[str]:
     obs = root.get("obs")
     if obs is None or not hasattr(obs, "keys") or "column-order" not in obs.attrs:
         raise InvalidInputError(
-            "an AnnData file with a table of cells (obs) as anndata 0.7 and later write it",
+            "an AnnData file with a table of cells (obs) in the format of anndata 0.7 or later",
             f"{listed(sorted(root)) or 'nothing'} at the top of "
             f"{quoted_path(str(getattr(root, 'filename', None) or getattr(root, 'store', '')))}",
         )
@@ -197,7 +198,7 @@ def _parts(element: Any) -> list[Any]:
 
 
 def _checked_column(obs: Any, name: str, n_cells: int) -> dict[str, Any]:
-    """Return the array of a column, by the name that messages use, or raise if the length of the array is wrong."""
+    """Return the array of a column under the name that messages use, or raise if the length of the array is wrong."""
     element, shown = obs[name], f"obs column {quoted(name)}"
     if not _known(element):
         raise InvalidInputError(f"{shown} of a known type", quoted(_encoding(element) or "a group"))
@@ -275,7 +276,7 @@ def _shape(element: Any) -> tuple[int, ...]:
 
 
 def _checked_matrix(key: str, element: Any, n_cells: int) -> dict[str, Any]:
-    """Return the arrays of a matrix, by the names that messages use, or raise if the arrays contradict each other."""
+    """Return the arrays of a matrix under the names that messages use, or raise if the arrays contradict each other."""
     shape, encoding = _shape(element), _encoding(element)
     if len(shape) != 2:
         raise InvalidInputError(f"{key} to be a matrix of cells by features", f"an array of shape {shape}")
@@ -382,13 +383,13 @@ def _missing_chunks(arrays: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a note that names zarr arrays with missing chunks, which zarr silently replaces by a default value."""
     missing = [
         f"{name} ({array.nchunks - array.nchunks_initialized:,} of {counted(array.nchunks, 'chunk')}, "
-        f"as {_text(array.fill_value)})"
+        f"fill value {_text(array.fill_value)})"
         for name, array in arrays.items()
         if hasattr(array, "nchunks_initialized") and array.nchunks_initialized < array.nchunks
     ]
     if not missing:
         return ()
     return (
-        f"Chunks that are not stored were read as empty: {'; '.join(missing)}. "
-        "This is correct only if these chunks were empty when the file was written.",
+        f"Chunks that are not stored were read as the fill value: {'; '.join(missing)}. "
+        "This is correct only if these chunks contained nothing else when the file was written.",
     )

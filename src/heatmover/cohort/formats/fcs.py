@@ -1,6 +1,6 @@
 """Read flow and mass cytometry (a folder of .fcs files), for `cohort`; define `Logicle`, the logicle scale, for users.
 
-For `read_cohort`; users may call `Logicle`. Reads the files with flowio, and writes nothing.
+`read_cohort` uses this module; users may call `Logicle`. The module reads files with flowio, and writes nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scipy.special import lambertw
 
 from heatmover._base.types import Float64
 from heatmover._base.validation import check_number, import_extra
-from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable
+from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable, verb
 from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, check_memory_for, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 
-# Largest number of steps. Newton's method approaches the root from one side, and near the root each step doubles the
-# number of correct digits. Six steps were enough for 200,000 values from -T to 10 T, with widths from 0 to the largest
-# allowed.
+# Largest number of steps of Newton's method. The method approaches the root from one side, and each step near the root
+# doubles the number of correct digits. For 200,000 values from -T to 10 T, and widths from 0 to the largest allowed
+# width, six steps were enough.
 MOST_STEPS = 60
 CLOSE = 1e-14
 
@@ -68,7 +68,9 @@ class Logicle:
         check_number("top", self.top, above=0)
         check_number("decades", self.decades, above=0)
         if not 0 <= self.width <= self.decades / 2:
-            raise InvalidInputError("width from 0 to half of the decades", f"{self.width:g} of {self.decades:g}")
+            raise InvalidInputError(
+                "width from 0 to half of the decades", f"{self.width:g} for {self.decades:g} decades"
+            )
         if not -self.width <= self.negative <= self.decades - 2 * self.width:
             raise InvalidInputError("-width <= negative <= decades - 2 width", f"{self.negative:g}")
 
@@ -82,7 +84,8 @@ class Logicle:
         # d solves 2 (ln d - ln b) + w (d + b) = 0, which is u exp(u) = v exp(-v) with u = w d / 2 and v = w b / 2.
         v = w * b / 2
         d = b if w == 0 else 2 * float(lambertw(v * np.exp(-v)).real) / w
-        # With a = 1: at the value zero, the second derivative is 0, which gives c, and the value is 0, which gives f.
+        # Choose c and f for a = 1 at the position of the value zero: c makes the second derivative zero there, and f
+        # makes the value zero.
         c = np.exp((b + d) * x0)
         f = np.exp(b * x1) - c * np.exp(-d * x1)
         a = self.top / (np.exp(b) - c * np.exp(-d) - f)
@@ -120,7 +123,7 @@ Transform = Literal["arcsinh", "logicle"]
 
 # Channels that are not features: the time of measurement does not describe the cell.
 NO_FEATURES = {"time"}
-# Byte orders that the parser reads correctly; it would treat any other order as the order of this machine.
+# Byte orders that the parser reads correctly; the parser treats any other order as the order of this machine.
 BYTE_ORDERS = ("1,2,3,4", "4,3,2,1", "1,2", "2,1") + (("1,2,3,4,5,6,7,8",) if sys.byteorder == "little" else ())
 TIME = "when a cell was measured"
 # Scatter, time and the event parameters of mass cytometers, which are not fluorescence and usually stay linear.
@@ -129,8 +132,8 @@ LINEAR = re.compile(
     r"^(width|center|offset|residual)$",
     re.IGNORECASE,
 )
-# Keywords of the spillover matrix; the first keyword in a file is used. The standard defines $SPILLOVER; BD writes
-# SPILL.
+# Keywords of the spillover matrix; the first of these keywords that a file contains is used. The standard defines
+# $SPILLOVER; BD writes SPILL.
 SPILLOVER = ("spillover", "spill")
 # Largest condition number of a spillover matrix. With a larger number, compensation loses more than six of sixteen
 # digits to rounding.
@@ -139,7 +142,7 @@ SKIP_THEM = f"add these names to the sheet, or leave them out with {argument('sk
 AS_THEY_ARE = f"{argument('compensate', False)} reads the values without compensation"
 
 
-# Bytes per value while a file is read (stored value, double, compensated and transformed value); 37 to 43 were
+# Bytes per value while a file is read (stored value, double, compensated and transformed value); 37 to 43 bytes were
 # measured.
 VALUE_BYTES = 40
 
@@ -226,7 +229,7 @@ class FcsReader(Reader):
 
 
 def fcs_files(folder: Path) -> list[Path]:
-    """Return the FCS files of a folder, sorted by name; skip hidden files, which other systems create."""
+    """Return the FCS files of a folder, sorted by name; skip hidden files, which some systems create."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -303,7 +306,7 @@ def _compensation(
     sizes = sorted({len(matrix) for _, matrix in matrices})
     detectors = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     note = Sentence(
-        f"Compensated for spillover between {detectors} detectors by the matrix in each FCS file; {AS_THEY_ARE}."
+        f"Spillover between {detectors} detectors was compensated by the matrix in each FCS file; {AS_THEY_ARE}."
     )
     return measured._replace(compensate=True), (note,)
 
@@ -331,7 +334,8 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
         named = [detectors[int(word) - 1] for word in named]  # some writers number the channels
     absent = [name for name in named if name not in detectors]
     if absent or len(set(named)) < count:
-        wrong = f"{listed(absent)}, which is not a channel" if absent else f"{listed(named)}, some of them twice"
+        are_not = verb(len(absent), "is not a channel", "are not channels")
+        wrong = f"{listed(absent)}, which {are_not}" if absent else f"{listed(named)}, some of them twice"
         raise InvalidInputError(f"the detectors of the spillover matrix {start} to be channels", wrong, AS_THEY_ARE)
     matrix = np.array(numbers).reshape(count, count)
     if (matrix.diagonal() == 100).all():  # some writers use percent
@@ -346,7 +350,7 @@ def spillover(data: Any, file: str) -> tuple[list[int], Any]:
     condition = np.linalg.cond(matrix)
     if not condition <= WORST_CONDITION:
         raise InvalidInputError(
-            f"a spillover matrix that can be inverted {start}",
+            f"an invertible spillover matrix {start}",
             "a singular matrix" if not np.isfinite(condition) else f"a condition number of {condition:.1e}",
             AS_THEY_ARE,
         )
@@ -359,7 +363,7 @@ def _is_linear(name: str, channels: Sequence[str], header: Any) -> bool:
 
 
 def _tops(features: Sequence[str], channels: Sequence[Sequence[str]], headers: Sequence[Any]) -> dict[str, float]:
-    """Return the top of the scale of each feature, which all files share: the largest range ($PnR) in any file."""
+    """Return the top of the scale of each feature: the largest range ($PnR) of the feature in any file."""
     tops = {
         name: float(np.max([header.pnr_values[own.index(name)] for header, own in zip(headers, channels, strict=True)]))
         for name in features
@@ -379,13 +383,13 @@ def _transform_notes(measured: Measurement, features: Sequence[str], linear: fro
     if measured.transform is not None and len(left) == len(features):
         raise InvalidInputError(
             f"a channel to transform, for {argument('transform', measured.transform)}",
-            f"only {listed(left)}, which stay linear",
+            f"only {listed(left)}, which {verb(len(left), 'stays', 'stay')} linear",
             f"name other channels in {argument('representation')}",
         )
     if measured.transform is not None and left:
         yield Sentence(
-            f"{listed(left)} stayed linear while other channels were transformed: {argument('standardize', True)} "
-            f"gives all channels the same variance, {argument('representation')} selects channels."
+            f"{listed(left)} stayed linear while other channels were transformed. {argument('standardize', True)} "
+            f"gives all channels the same variance, and {argument('representation')} selects channels."
         )
     elif measured.transform is None and measured.cofactor is not None and left:
         yield Sentence(
@@ -415,8 +419,8 @@ def _check_text(data: Any) -> None:
         value = data.text[key].strip().lower()
         if value not in known:
             raise ValueError(f"its ${key.upper()} is {quoted(value)}, not one of {', '.join(known)}")
-    # Each value takes at least one byte, so a number of values above the file size is damaged, and must not allocate
-    # memory.
+    # Each value takes at least one byte, so a number of values above the file size is wrong, and no memory may be
+    # allocated for it.
     if not 0 <= data.event_count * data.channel_count <= data.file_size:
         raise ValueError(f"{counted(data.event_count, 'cell')} in a file of {data.file_size} bytes")
 
@@ -466,7 +470,7 @@ def match_sheet(
 ) -> tuple[dict[str, list[str | None]], list[str]]:
     """Return the columns of a sample sheet in the order of the files, without the column of file names.
 
-    Also return the files that the sheet does not list; raise if there are any, unless ``skip_unlisted`` is true.
+    Also return the files that the sheet does not list; without ``skip_unlisted``, such files raise an error.
     """
     known = {form: place for place, file in enumerate(files) for form in (file, Path(file).stem)}
     key = max(sheet, key=lambda name: sum(value in known for value in sheet[name]))

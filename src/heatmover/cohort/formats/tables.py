@@ -1,6 +1,6 @@
 """Read tables of cells and sample sheets (Parquet, .csv, .tsv), choose features; for `cohort` and `study.scale` only.
 
-For `read_cohort` and `candidates`. Reads files with Arrow, and writes nothing.
+`read_cohort` and `candidates` use this module. It reads files with Arrow, and writes nothing.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from heatmover.errors import InvalidInputError, argument
 # all other features.
 ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index")
 # Reasons why a column is not a feature.
-ROWS, TEXT, NAMED = "numbers of rows", "text", "named as an annotation"
-# Bytes per numeric column while a table is read, for tables of any length; a text column takes twice as many. Arrow
-# needs 10,000 bytes to parse text and 14,000 bytes to read Parquet; the rest is for blocks of 200 rows and their
-# copies.
+ROWS, TEXT, NAMED = "row numbers", "text", "named as an annotation"
+# Bytes per numeric column while a table of any length is read; a text column takes twice as many bytes. Arrow needs
+# 10,000 bytes per column to parse text and 14,000 bytes per column to read Parquet. Blocks of 200 rows and their copies
+# take the rest.
 COLUMN_BYTES = 24_000
 
 
@@ -100,9 +100,7 @@ def _chosen(columns: Sequence[str], numeric: Collection[str], representation: Se
     )
     texts = [name for name in chosen if name not in numeric]
     if texts:
-        raise InvalidInputError(
-            f"columns of numbers in {argument('representation')}", f"{listed(texts)} without numbers"
-        )
+        raise InvalidInputError(f"columns of numbers in {argument('representation')}", f"text in {listed(texts)}")
     return list(chosen)
 
 
@@ -216,7 +214,7 @@ def _number(column: Any) -> npt.NDArray[Any]:
 
 
 def _values(column: Any) -> Any:
-    """Return a column so that pandas can factorize it; whole numbers stay whole even if values are missing."""
+    """Return a column in a type that pandas can factorize; whole numbers stay whole even if values are missing."""
     if column.null_count and _types().is_integer(column.type):
         return np.asarray(column.to_pylist(), dtype=object)
     return column.to_pandas()
@@ -229,8 +227,8 @@ MISSING = ["", "NA", "N/A", "<NA>", "NaN", "nan", "null", "NULL"]
 DELIMITERS = ",\t;"
 # Number of first rows that determine which columns are numeric. Text in later rows of a numeric column raises an error.
 HEAD_ROWS = 1_000
-# Largest number of fields in the first rows: 1,000 lines of 100,000 fields would take 6 GB as Python strings, and
-# minutes.
+# Largest number of fields in the first rows: 1,000 lines of 100,000 fields would take minutes to read, and 6 GB as
+# Python strings.
 HEAD_FIELDS = 200_000
 # Bytes of text to parse at a time; a line must fit. For wide tables: number of lines to parse at a time, and largest
 # number of bytes.
@@ -305,16 +303,16 @@ class DelimitedReader(Reader):
                 better = self._not_numbers(numbers) if "conversion error to double" in str(error) else None
                 if better is not None:
                     raise better from error
-                with _text(self.path) as lines:  # raises the same error, but with the line number of an editor
+                with _text(self.path) as lines:  # raises an error with the line number that an editor shows
                     for _ in _lines(lines, self.path, self.layout.delimiter):
                         pass
                 raise
 
     def _not_numbers(self, numbers: Sequence[str]) -> Exception | None:
-        """Return an error that names text in a numeric column; the error of the parser contains only the column number.
+        """Return an error that quotes text in a numeric column; the parser's error contains only the column number.
 
-        If the column is mostly text and was not named by the user, the error is `NotFeatures`, so that the caller
-        treats it as an annotation.
+        If the column is mostly text and the user did not name the column, the error is `NotFeatures`, so that the
+        caller treats the column as an annotation.
         """
         mixtures, row = {name: Mixture() for name in numbers}, 0
         for batch in self._batches(numbers, ()):
@@ -403,7 +401,8 @@ class TextLayout:
     example
         Example of a number with a decimal comma from the file; empty if there is none.
     block_bytes
-        Bytes to parse at a time: several hundred lines, because each column of a block takes some microseconds.
+        Bytes to parse at a time, enough for several hundred lines, because each column of a block takes some
+        microseconds.
     """
 
     delimiter: str
@@ -413,7 +412,7 @@ class TextLayout:
 
 
 def read_head(path: str, rows: int | None = HEAD_ROWS) -> tuple[TextLayout, dict[str, list[str]]]:
-    """Return the layout of a table, and the first ``rows`` rows of each column as text; None: all rows."""
+    """Return the layout of a table, and the first ``rows`` rows (None: all rows) of each column as text."""
     with _text(path) as stream:
         first = next((line for line in stream if line.strip()), "")
         delimiter = max(DELIMITERS, key=first.count)
@@ -455,22 +454,22 @@ def _lines(stream: IO[str], path: str, delimiter: str) -> Iterator[tuple[int, li
         raise InvalidInputError(
             f"a line whose fields have at most {csv.field_size_limit():,} characters",
             f"line {number} of {quoted_path(path)} ({error})",
-            "close its quotation marks if one is open, or shorten its longest field",
+            "close the open quotation mark, or shorten the longest field of the line",
         ) from error
 
 
 def _decimal(columns: Mapping[str, Sequence[str]], path: str) -> tuple[str, str]:
-    """Return the decimal mark, and an example if it is a comma; raise if commas may also separate thousands."""
+    """Return the decimal mark, and an example of a decimal comma; raise if commas may also separate thousands."""
     fields = [text for texts in columns.values() for text in texts if "," in text or "." in text]
     commas = [text.strip() for text in fields if COMMA_NUMBER.fullmatch(text)]
-    # If numbers with a comma are not the majority, they are text in a numeric column; an error reports their line
-    # later.
+    # If numbers with a comma are not the majority, they count as text in a numeric column, and an error later reports
+    # their line.
     if len(commas) <= sum(1 for text in fields if POINT_NUMBER.fullmatch(text)):
         return ".", ""
     if all(THOUSANDS.fullmatch(text) for text in commas):
         raise InvalidInputError(
             "numbers with a point before decimals and nothing between thousands",
-            f"{quoted(commas[0])} in {quoted_path(path)}, where the comma may mean either",
+            f"{quoted(commas[0])} in {quoted_path(path)}, where the comma may mark decimals or thousands",
             "write the table with decimal points",
         )
     return ",", next(text for text in commas if not THOUSANDS.fullmatch(text))

@@ -6,14 +6,14 @@
   const mixture = data.sections.composition || null;
   const cells = data.sections.cellmap || null;
   const count = samples.names.length;
-  // Okabe and Ito's colors without gray, which is for what is missing; further rounds are lighter and darker.
+  // Colors of Okabe and Ito without gray, which marks missing values; further rounds are lighter or darker.
   const BASE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
   const SHAPES = ["circle", "triangle-up", "square", "diamond", "triangle-down", "cross", "x"];
   const ROUNDS = [0, 0.45, -0.4, 0.7, -0.65];
   const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
   const NEAR = heat.colors;
   const MOST_LABELS = 60, LONGEST = 22, LETTERS = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
-  // Few of more names would find room.
+  // With more samples, only few names would fit.
   const MOST_NAMES = 1000, NAME_SIZE = 12;
   const state = { coloring: samples.first, map: 0, lines: count <= 60, pairs: true, names: count <= MOST_NAMES, find: "", order: "groups", cellColor: 0 };
   const tip = document.getElementById("tip");
@@ -50,12 +50,12 @@
     return value === 0 ? "0" : String(Number(value.toPrecision(most || 4)));
   }
   function short(text, longest) {
-    // Letters that steer the direction of writing or the line would disturb the text next to the name.
+    // Control characters for line breaks or the direction of writing would disturb the text next to the name.
     const line = Array.from(text.replace(/\s+/g, " ").replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd"));
     if (!text.trim()) return "(blank)";
     return line.length <= longest ? line.join("") : line.slice(0, longest - 1).join("") + "\u2026";
   }
-  // Plotly takes a few tags in texts for its own, and dollars for mathematics.
+  // Plotly interprets some tags in texts as markup, and dollar signs as mathematics.
   function literal(text) {
     return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/\$/g, "&#36;");
   }
@@ -139,7 +139,7 @@
     const box = tip.getBoundingClientRect(), margin = 14;
     const x = event.clientX + margin + box.width < window.innerWidth ? event.clientX + margin : event.clientX - margin - box.width;
     const y = event.clientY + margin + box.height < window.innerHeight ? event.clientY + margin : event.clientY - margin - box.height;
-    // In the page, not in the window: it stays with its sample when the reader scrolls.
+    // Position the tip in the page, not in the window, so that it stays at its sample when the reader scrolls.
     tip.style.left = window.scrollX + Math.max(8, x) + "px";
     tip.style.top = window.scrollY + Math.max(8, y) + "px";
   }
@@ -152,7 +152,7 @@
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
       font: { family: LETTERS, size: 13, color: look.ink },
-      // A finger on a figure is to scroll the page.
+      // On a touch screen, a finger on a figure scrolls the page.
       dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
   }
@@ -185,7 +185,7 @@
   }
   function markSize() { return count <= 100 ? 11 : count <= 400 ? 8 : count <= 2000 ? 6.5 : 4.5; }
   function rangeOf(values) {
-    // Room at the edges for marks and their names.
+    // Leave room at the edges for marks and their names.
     const low = Math.min.apply(null, values), high = Math.max.apply(null, values);
     const room = (high - low || 1) * (count <= 100 ? 0.12 : 0.06);
     return [low - room, high + room];
@@ -195,11 +195,11 @@
       title: { text: map.axes[i], font: { size: 13, color: look.quiet } }, gridcolor: look.line, zeroline: false, range: rangeOf(values),
       linecolor: look.faint, tickfont: { size: 12, color: look.quiet }, nticks: 6,
     });
-    // Fixed margins: the same data have the same places, whatever was drawn before.
+    // Use fixed margins, so that positions do not depend on what was drawn before.
     const frame = Object.assign(layout(look), { margin: { l: 68, r: 12, t: 10, b: 46 }, xaxis: axis(0, map.x), yaxis: axis(1, map.y) });
-    // A length is the same in both directions, as in any map of distances.
+    // Use the same unit in both directions, so that distances are not distorted.
     if (state.map === 0) frame.yaxis.scaleanchor = "x";
-    // A choice of colors keeps the part one had zoomed to; another map is another place.
+    // Keep the zoom when the colors change, but not when the map changes.
     frame.uirevision = "map" + state.map;
     return frame;
   }
@@ -213,7 +213,7 @@
       found ? found.filter(Boolean).length.toLocaleString("en") + " of " + count.toLocaleString("en") + " samples found" : "";
   }
 
-  /* ---- names on the map: as many as fit, as heatmover.drawing.names places them ---- */
+  /* ---- names on the map: as many as fit, placed as in heatmover.study.drawing.map ---- */
   const SIDES = [[0, -1], [0, 1], [1, 0], [-1, 0], [1, -1], [-1, -1], [1, 1], [-1, 1]];
   const pen = document.createElement("canvas").getContext("2d");
   function covers(a, b) { return a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]; }
@@ -278,7 +278,7 @@
   const distances = unpack(heat), bounds = heat.alike ? [unpack(heat.lower), unpack(heat.upper)] : null;
   const places = Array.from({ length: heat.size }, (_, i) => i);
   function scaleOf(list) {
-    // Every value gets its own color: steps, not a passage from one to the next.
+    // Every value gets its own color, without a gradient between values.
     const scale = [];
     list.forEach((color, i) => scale.push([i / list.length, color], [(i + 1) / list.length, color]));
     return scale;
@@ -296,7 +296,7 @@
     const coloring = samples.colorings[state.coloring], n = heat.size;
     const ramp = NEAR.map((color, i) => [i / (NEAR.length - 1), color]);
     const main = { type: "heatmap", x: places, y: places, z: distances, hoverinfo: "none", showscale: false, colorscale: ramp, zmin: heat.range[0], zmax: heat.range[1] };
-    // Names only where there is room to read them.
+    // Show names only if there is room to read them.
     const labeled = n <= MOST_LABELS && matrix.clientWidth / n >= 13 && matrix.clientWidth >= 520;
     const axis = { range: [-0.5, n - 0.5], showgrid: false, zeroline: false, ticks: "", showticklabels: false, constrain: "domain" };
     const thin = { domain: [0, 0.03], showgrid: false, zeroline: false, ticks: "", showticklabels: false, fixedrange: true };
@@ -377,7 +377,7 @@
     document.getElementById("ramp").replaceChildren("near, " + digits(heat.range[0], 2), gradient(NEAR), digits(heat.range[1], 2) + ", far");
   }
 
-  /* ---- what each sample is made of ---- */
+  /* ---- composition of the samples ---- */
   function barOrder(coloring) {
     const places = heat.order.map((_, at) => at);
     if (state.order === "tree") return { at: places, groups: [] };
@@ -397,7 +397,7 @@
   }
   function compositionFigure(look, wide) {
     const coloring = samples.colorings[state.coloring], { at, groups } = barOrder(coloring), n = at.length;
-    // A gap of one bar between groups.
+    // Leave a gap of one bar between groups.
     const shift = new Array(n).fill(0);
     groups.forEach((group, g) => { for (let i = group.start; i < n; i++) shift[i] = g; });
     const x = at.map((_, i) => i + shift[i]), end = x[n - 1] + 0.7;
@@ -440,7 +440,7 @@
   }
 
   /* ---- cells on a map ---- */
-  // Purple is less, gray is none, orange is more; the middle is seen on light and dark paper.
+  // Purple: lower density; gray: equal density; orange: higher density. The gray is visible on light and dark pages.
   const DIVERGING = ["#542788", "#8073ac", "#b2abd2", "#b4b4b4", "#fdb863", "#e08214", "#b35806"];
   function cellColors(choice, look) {
     if (choice.kind === "witness") return choice.values.map((value) => rampColor(DIVERGING, (value + 1) / 2));
@@ -455,7 +455,7 @@
   }
   function cellFigure(look) {
     const choice = cells.choices[state.cellColor], all = choice ? cellColors(choice, look) : cells.x.map(() => look.quiet);
-    // The strongest are drawn last.
+    // Draw the cells with the largest differences last.
     const order = cells.x.map((_, i) => i);
     if (choice && choice.kind === "witness") order.sort((a, b) => Math.abs(choice.values[a]) - Math.abs(choice.values[b]));
     const axis = (text) => ({ title: { text: literal(short(text, 40)), font: { size: 13, color: look.quiet } }, showgrid: false, zeroline: false, showticklabels: false, linecolor: look.faint });
@@ -483,16 +483,16 @@
     showTip(shown.event, ["a cell of " + short(samples.names[cells.samples[i]], 80)], cells.choices.map((one) => cellText(one, i)));
   }
 
-  /* ---- saving pictures and tables: made here, of what is in the page ---- */
+  /* ---- saving pictures and tables, made from the data in the page ---- */
   function onPaper(make) {
-    // Light whatever the screen is, as in print.
+    // Use the light theme for pictures and print, whatever the theme of the screen.
     document.documentElement.dataset.theme = "light";
     const look = theme();
     delete document.documentElement.dataset.theme;
     return make(Object.assign(look, { paper: "#ffffff" }));
   }
   function asLegend(coloring, look) {
-    // Marks without a place, one for each line of the legend.
+    // Marks without a position, one for each line of the legend.
     const entry = (name, color, shape) => ({ type: "scatter", mode: "markers", x: [null], y: [null], name: literal(name), showlegend: true, marker: { color: color, symbol: shape, size: 10 } });
     if (coloring.kind === "groups") {
       const known = coloring.groups.map((group, code) => entry(short(group, 40) + " (" + coloring.counts[code] + ")", groupColor(code), SHAPES[code % SHAPES.length]));
@@ -503,7 +503,7 @@
     return [0, 0.25, 0.5, 0.75, 1].map((share) => entry(digits(low + share * (high - low), 3), rampColor(VIRIDIS, share), "circle"));
   }
   function withLegend(made, entries, title, look, size) {
-    // Below the picture, which keeps its size: names stay where they found room.
+    // Put the legend below the picture. The picture keeps its size, so all names still fit.
     const rows = Math.ceil(entries.reduce((sum, one) => sum + 46 + 7.5 * (one.name || "").length, 8 * title.length) / Math.max(size[0] - 80, 200)) + 1;
     const more = 24 + 22 * rows;
     made.layout = Object.assign({}, made.layout, {
@@ -531,7 +531,7 @@
       made.data[0].showscale = true;
       made.data[0].colorbar = { title: { text: "distance" }, len: 0.5, y: 1, yanchor: "top", x: 1, xref: "container", xanchor: "right", thickness: 14, tickfont: { size: 12, color: look.ink } };
       made.layout.margin.r += wide;
-      // Marks of the legend belong to axes of their own, in the empty corner, or they would join the order of the samples.
+      // Marks of the legend get their own axes in the empty corner; on the axes of the samples, they would change the order.
       made.layout.xaxis3 = { domain: [0, 0.03], visible: false };
       made.layout.yaxis3 = { domain: [0.97, 1], visible: false, anchor: "x3" };
       const entries = asLegend(coloring, look).map((one) => Object.assign(one, { xaxis: "x3", yaxis: "y3" }));
@@ -555,7 +555,7 @@
       return barPicture(look, found.types, [
         { name: "abundance", values: found.numbers, colors: shades(number, found.sure_numbers), edge: number },
         { name: `cell state (pale: ${found.pale})`, values: found.states, colors: shades(state, found.sure_states), edge: state },
-      ], "part of the distance");
+      ], "share of the distance");
     },
     scales: (look) => {
       const found = data.sections.scales;
@@ -602,7 +602,7 @@
     else savePicture(section, format);
   }
 
-  /* ---- what a reader does ---- */
+  /* ---- actions of the reader ---- */
   function drawAll() {
     drawLegends(samples.colorings[state.coloring], theme().missing);
     drawMap();
@@ -619,7 +619,7 @@
     document.getElementById("copied").textContent = done ? "Copied." : "Selected: press Ctrl+C or Cmd+C.";
   }
   function copy() {
-    // Files opened from disk have no clipboard in some browsers; a selection works everywhere.
+    // In some browsers, a page opened from disk cannot use the clipboard; copying a selection works in all browsers.
     const range = document.createRange(), selection = window.getSelection();
     range.selectNodeContents(document.getElementById("methods-text"));
     selection.removeAllRanges();
@@ -661,7 +661,7 @@
   drawAll();
   drawRamp();
   figure.on("plotly_hover", hoverMap);
-  // Zoomed in, more names have room.
+  // After zooming in, more names fit.
   figure.on("plotly_relayout", drawNames);
   matrix.on("plotly_hover", hoverHeatmap);
   if (bars) bars.on("plotly_hover", hoverComposition);
@@ -670,7 +670,7 @@
     plot.on("plotly_unhover", hideTip);
     plot.addEventListener("mouseleave", hideTip);
   });
-  // A finger never leaves a figure; it touches something else.
+  // A touch screen reports no leaving of a figure, so hide the tip when something else is touched.
   document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".figure")) hideTip(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   let opened = [];

@@ -19,7 +19,7 @@ GAP_POINTS = 6.0
 # Largest number of samples whose names are written. With more samples, few names would fit, and the time to search for
 # space grows with the square of the number: 1.2 s for 634 samples.
 MOST_NAMES = 1_000
-# Up to this number of samples, the margin of the map is wide enough for all names.
+# Largest number of samples for which the margin of the map is wide enough for all names.
 FEW = 100
 # Area of a marker in square points, and number of samples up to which this area is used. With more samples, the area is
 # inversely proportional to the square root of their number. With areas inversely proportional to the number, the 634
@@ -30,7 +30,7 @@ MARKER, ROOMY = 62.0, 60
 TITLE_POINTS, ENTRY_POINTS, LETTER_POINTS, LEGEND_ROWS = 190, 26, 6.2, 24
 # Horizontal and vertical positions of a name around its point, best first.
 SIDES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)], dtype=np.float64)
-# Factor that reduces the gap for names at a corner: they may be nearer, because only one letter is close to the point.
+# Factor of the gap for names at a corner. Such names may be nearer, because only one letter is near the point.
 AT_CORNERS = 0.7
 
 
@@ -113,7 +113,7 @@ class SampleMap:
     def _draw_frame(self, axes: Any, title: str) -> None:
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.12 if len(self.names) <= FEW else 0.05)
-        picture.head(axes, title, "a line joins each sample with its nearest")
+        picture.head(axes, title, "a line joins each sample with its nearest sample")
         for axis, label in zip((axes.xaxis, axes.yaxis), self.labels, strict=True):
             axis.set_label_text(label, color=INK, fontsize=11)
         picture.bare(axes)

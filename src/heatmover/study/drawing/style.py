@@ -151,7 +151,7 @@ class DrawnVariable:
     codes
         ``(n_samples,)``: index into ``groups``; -1 for missing values and for all values of a numeric variable.
     groups
-        Names of the groups, in the order of the categories if there is one, else in natural order; empty for numbers.
+        Names of the groups, in the order of the pandas categories if any, else in natural order; empty for numbers.
     """
 
     name: str
@@ -165,7 +165,7 @@ class DrawnVariable:
             raise InvalidInputError(
                 f"at most {counted(MOST_GROUPS, 'group')} with distinct colors and shapes",
                 f"{len(self.groups)}",
-                "combine rare groups, or convert numbers that are stored as text, which then get a color bar",
+                "combine rare groups, or convert numbers stored as text to numbers, which get a color bar",
             )
 
     @property

@@ -1,6 +1,7 @@
 """Approximate cells on disk by landmarks within a memory budget; copies text tables; for `study.scale.pieces` only.
 
-For the other modules of this folder only. Reads the files of a cohort, and copies a table of text to a binary file.
+Only the other modules of this folder use this module. It reads the files of a cohort, and copies a table of text to a
+binary file.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ AGREEMENT_POINTS = 10_000
 SCALES, EDGE_BYTES = 16, 60
 # Independent random streams from one seed, so that a random draw does not depend on whether another stage was resumed.
 FOR_LANDMARKS, FOR_AGREEMENT, FOR_CENTERS = range(3)
-# Number of drawn cells from which the mean distance to landmarks is estimated, to about 1%.
+# Number of drawn cells from which the mean distance to landmarks is estimated, with an error of about 1%.
 PROBE = 20_000
 
 
@@ -77,7 +78,7 @@ class Budget:
     block_rows
         Number of cells that a task holds in memory at a time.
     need
-        Number of bytes that the stage with the largest need takes.
+        Number of bytes that the most demanding stage takes.
     """
 
     n_landmarks: int
@@ -115,8 +116,8 @@ def make_budget(
     if n_landmarks > n_cells:
         raise InvalidInputError(
             f"at least as many cells as {argument('landmarks', n_landmarks)}",
-            f"{n_cells}",
-            f"use fewer landmarks{in_python(', or hm.compare without')}",
+            counted(n_cells, "cell"),
+            f"use fewer landmarks{in_python(', or call hm.compare without landmarks')}",
         )
     n_drawn = min(n_cells, PER_LANDMARK * n_landmarks)
     # Bytes per cell that is being processed: columns as read, copies of the point, and arrays for sorting by landmark.
@@ -242,15 +243,15 @@ class Piece:
                     first = self.reader.place(self.start + done + int(bad[0]))
                     raise InvalidInputError(
                         "cells without NaN or infinity",
-                        f"{bad.size} with such values (first: {first} of {quoted_path(self.path)})",
+                        f"{counted(bad.size, 'cell')} with such values (first: {first} of {quoted_path(self.path)})",
                         "the file has changed since it was read",
                     )
                 yield slice(done, done + len(points)), block, points
                 done += len(points)
         if done != self.stop - self.start:
             raise InvalidInputError(
-                f"{counted(self.stop - self.start, 'cell')} from row {self.start} on of {quoted_path(self.path)}",
-                f"{done}",
+                f"{counted(self.stop - self.start, 'cell')} from row {self.start} of {quoted_path(self.path)}",
+                counted(done, "cell"),
                 "the file has changed since it was read",
             )
 

@@ -1,7 +1,7 @@
 """Compare samples out of core by landmarks; for users (`hm.scale`), `atlas`, `cli`; reads cells, writes checkpoints.
 
-Users call it as `heatmover.scale`; studies and atlases use it as a comparer. Reads the files of a cohort, and writes a
-checkpoint on request.
+Users call this module as `heatmover.scale`; studies and atlases use it as a comparer. This module reads the files of a
+cohort, and writes a checkpoint on request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from heatmover.study.study import study_cohort as study_with
 # Smallest default number of cells per landmark; with fewer cells, landmarks would save nothing.
 CELLS_PER_LANDMARK = 10
 # Inputs up to this number of bytes are identified by a checksum of all bytes, which takes some seconds. Larger inputs
-# are identified by size and modification time, so a copy of a larger file counts as a different input.
+# are identified by size and modification time, so a copy of such an input counts as a different input.
 CHECKSUM_UP_TO = 8_000_000_000
 
 
@@ -110,9 +110,9 @@ class InPieces:
     Attributes
     ----------
     memory
-        Memory budget of this process, and on a cluster of each worker, in bytes or as text such as ``"4 GB"``. The
-        memory of the interpreter and its libraries is not included. Block sizes are chosen to fit; a budget that is too
-        small raises an error at once.
+        Memory budget of this process, or of each worker on a cluster, in bytes or as text such as ``"4 GB"``. The
+        memory of the interpreter and its libraries is not included. Block sizes are chosen to fit the budget; a budget
+        that is too small raises an error at once.
     client
         A `distributed.Client`, or the address of a scheduler, to run on a Dask cluster; None to run in threads of this
         process.
@@ -206,7 +206,7 @@ class Request:
         if self.n_landmarks <= self.parameters.n_neighbors:
             raise InvalidInputError(
                 f"more landmarks than {argument('n_neighbors', self.parameters.n_neighbors)}",
-                f"{self.n_landmarks} for {counted(self.cohort.n_cells, 'cell')}",
+                f"{counted(self.n_landmarks, 'landmark')} for {counted(self.cohort.n_cells, 'cell')}",
                 "use fewer neighbors, or compare the cells in memory, which needs no landmarks for few cells",
             )
 
@@ -400,7 +400,7 @@ def compare_cohort(
     ----------
     cohort
         Cohort from `heatmover.scale.read_cohort`. A cohort from `heatmover.read_cohort` also works, but takes one more
-        pass over the file. On a cluster, every worker must see the files under the same path.
+        pass over the file. On a cluster, every worker needs access to the files under the same path.
     model
         As in `heatmover.compare`.
     progress
@@ -440,7 +440,8 @@ def compare_cohort(
     kept = np.flatnonzero(cohort.sizes >= min_cells)
     if len(kept) < 2:
         raise InvalidInputError(
-            "at least two samples to compare", f"{len(kept)} of at least {counted(min_cells, 'cell')}"
+            "at least two samples to compare",
+            f"{counted(len(kept), 'sample')} with at least {counted(min_cells, 'cell')}",
         )
     check_all_pairs(
         len(kept), "hm.scale.histograms, hm.scale.embed and hm.scale.nearest find the nearest samples of each sample"
@@ -453,7 +454,7 @@ def study_cohort(
 ) -> Study:
     r"""Compare samples whose cells do not fit into memory, and test sample metadata.
 
-    A shortcut for `heatmover.study_cohort` with `InPieces` as its comparer.
+    This function is a shortcut for `heatmover.study_cohort` with the comparer `InPieces`.
 
     Parameters
     ----------

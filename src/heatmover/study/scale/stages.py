@@ -1,6 +1,7 @@
 """Run stages of out-of-core work in threads or on Dask, with checkpoints on disk; for `study.scale`, `cli`.
 
-For the other modules of this folder; the command line calls `connected`. Writes only the folder of the checkpoint.
+The other modules of this folder use this module, and the command line calls `connected`. This module writes only the
+folder of the checkpoint.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Threads:
     n_workers: int
 
     def run(self, name: str, tasks: Mapping[int, Task[Shared]], consume: Consumer, shared: Shared) -> None:  # noqa: ARG002
-        """Run all tasks and call ``consume(number, result)`` once for each, one call at a time, in any order.
+        """Run all tasks, and call ``consume(number, result)`` for each task, one call at a time, in any order.
 
         The thread that computes a result also consumes it, so that results do not accumulate in memory.
 
@@ -77,7 +78,7 @@ class Threads:
         consume
             Function that receives the number and the result of each task; results are not kept.
         shared
-            Object with which every task is called.
+            Object that is passed to every task.
         """
         lock = threading.Lock()
 
@@ -121,7 +122,7 @@ class Cluster:
                 # dies.
                 common = self.client.submit(_same, shared, key=f"{run}-shared")
             # Copy the object to all workers; otherwise dask sends all tasks to the only worker that has it. If a worker
-            # dies meanwhile, the copy fails (seen in one of four tests), and the run only starts more slowly.
+            # dies meanwhile, the copy fails (seen in one of four tests), which only slows down the start of the run.
             with suppress(Exception):
                 self.client.replicate([common])
             waiting = starmap(submit, tasks.items())
@@ -142,7 +143,7 @@ class Cluster:
             raise
         except distributed.KilledWorker as error:
             raise InvalidInputError(
-                "workers that survive a task", f"that one task killed {error.allowed_failures + 1} of them",
+                "workers that survive a task", f"that one task killed {error.allowed_failures + 1} workers",
                 f"give workers more memory, or lower {argument('memory')}; with a checkpoint, {RESUME}",
             ) from error  # fmt: skip
         except Exception as error:
@@ -398,7 +399,7 @@ class Stages:
         fold
             Function that accumulates results; it must not depend on their order.
         shared
-            Object with which every task is called.
+            Object that is passed to every task.
         """
         self.progress.stage(name, sum(weights.values()))
 

@@ -1,6 +1,6 @@
 """Embed and compare more samples than fit into memory, written as tiles on disk; for users (`hm.scale`).
 
-Users call it as `heatmover.scale`. Writes zarr arrays, or a checkpoint, to paths that the user names.
+Users call this module as `heatmover.scale`. It writes zarr arrays, or a checkpoint, to paths that the user names.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from heatmover.study.scale.stages import RESUME, Checkpoint, Shared, Stages, Tas
 # Largest and smallest number of rows on each side of a tile. With the largest tile, reading takes negligible time
 # compared with the computation of distances.
 TILE_ROWS, LEAST_TILE_ROWS = 2048, 16
-# Number of samples that a task embeds; diffusion of this number is fast. The number does not depend on the memory, so
-# that a resumed run has the same tasks.
+# Number of samples that a task embeds; diffusion of this many samples at a time is fast. The number does not depend on
+# the memory, so that a resumed run has the same tasks.
 SAMPLES_AT_ONCE = 16
 
 Span = tuple[int, int]
@@ -81,7 +81,7 @@ class EmbeddingRows:
             raise InvalidInputError(
                 "an embedding without NaN or infinity",
                 f"some in rows {span[0]} to {span[1] - 1} of {quoted_path(self.path)}",
-                f"if it was not finished, embed again with {argument('resume', True)}",
+                f"if the embedding was interrupted, embed again with {argument('resume', True)}",
             )
         return rows
 

@@ -2,7 +2,7 @@
 
 ``method(points or graph, measures, *, options)`` returns the distances between all measures. If the distance is an L1
 distance between features, ``method.embed`` returns the features for the same arguments. If the method is iterative,
-``method.solve`` also reports its convergence. `METHODS` lists all methods by name, with their properties.
+``method.solve`` also returns the convergence. `METHODS` lists all methods by name, with their properties.
 """
 
 from __future__ import annotations

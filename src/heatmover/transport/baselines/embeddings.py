@@ -64,12 +64,12 @@ def sliced_wasserstein(
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     n_directions
-        Number of directions. The EMD along a direction is exact; the error of the mean falls with the square root of
-        the number of directions.
+        Number of directions. The EMD along a direction is exact. The error of the mean is inversely proportional to the
+        square root of the number of directions.
     random_state
         Seed or generator of the directions.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def _quantiles(masses: sp.csr_array) -> Slice | None:
     Quantile functions are the inverses of distribution functions, so the area between two quantile functions equals the
     area between the two distribution functions. The quantile function of c points of equal mass has steps at 1/c, 2/c,
     ... for every direction. 100 measures of 100 points each then have 100 features instead of 10,000. The result is
-    None if masses are unequal, or if the measures together have at least as many steps as points.
+    None if the masses of a measure are unequal, or if there are at least as many steps as points.
     """
     counts = np.diff(masses.indptr)
     rows = np.repeat(np.arange(counts.size), counts)

@@ -52,7 +52,7 @@ def ground_costs(ground: Ground, cost: Cost | None) -> GroundCosts:
         Coordinates or a graph.
     cost
         The name of a SciPy metric, a function of coordinates, or a matrix ``(n_points, n_points)``. None: Euclidean
-        distances between coordinates, lengths of shortest paths on a graph.
+        distances for coordinates, and lengths of shortest paths for a graph.
     """
     if cost is None:
         return _geodesic_costs(ground) if isinstance(ground, Graph) else _metric_costs(points_of(ground), "euclidean")
@@ -107,7 +107,7 @@ def _geodesic_costs(graph: Graph) -> GroundCosts:
     def costs(rows: IntArray, columns: IntArray) -> Float64:
         if graph.place is not None:
             rows, columns = graph.place[rows], graph.place[columns]
-        with lock:  # threads begin with pairs of the same measure, and each would compute the same paths
+        with lock:  # threads begin with pairs of the same measure; without the lock, each would compute the same paths
             paths = from_points(rows.tobytes(), rows.dtype.str)
         advice = "see graph.diagnose(); use more neighbors, or compare the components one by one"
         return check_paths(paths[:, columns], advice)

@@ -82,8 +82,8 @@ class PairMethod(Method[P]):
 class EmbeddingMethod(Method[P]):
     """A method whose distance is the L1 distance between features; its function yields blocks of features.
 
-    A block, ``(n_measures, n_features)``, dense or CSR, has the features of one tree, one direction or one scale.
-    Distances add up over blocks, so only one block is in memory at a time.
+    A block, ``(n_measures, n_features)``, dense or CSR, contains the features of one tree or of one direction, or all
+    features. Distances add up over blocks, so only one block is in memory at a time.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class EmbeddingMethod(Method[P]):
     def embed(self, *args: P.args, **options: P.kwargs) -> Features:
         """Return the features whose L1 distances the method returns, ``(n_measures, n_features)``, dense or CSR.
 
-        The arguments are those of the method itself.
+        ``embed`` and the method take the same arguments.
         """
         blocks: list[Features] = list(self.function(*args, **options))
         if any(sp.issparse(block) for block in blocks):
@@ -174,7 +174,7 @@ class IterativeMethod(Method[P]):
         return solution.distances
 
     def solve(self, *args: P.args, **options: P.kwargs) -> Solution:
-        """Return the distances and the convergence of each pair, for the arguments of the method itself."""
+        """Return the distances and the convergence of each pair; takes the same arguments as the method."""
         solution: Solution = self.function(*args, **options)
         return solution
 

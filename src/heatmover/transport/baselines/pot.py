@@ -30,15 +30,15 @@ def exact_emd(ground: Ground, measures: Any, *, cost: Cost | None = None, n_jobs
     Parameters
     ----------
     ground
-        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, with distances along shortest paths.
+        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, on which distances are lengths of shortest paths.
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     cost
         Cost of moving one unit of mass: the name of a SciPy metric; a matrix ``(n_points, n_points)``; or a function of
         two arrays of coordinates, ``(n_a, n_dimensions)`` and ``(n_b, n_dimensions)``, that returns ``(n_a, n_b)``.
-        None: Euclidean distances for coordinates, lengths of shortest paths for a graph.
+        None: Euclidean distances for coordinates, and lengths of shortest paths for a graph.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def sinkhorn(
     Parameters
     ----------
     ground
-        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, with distances along shortest paths.
+        Coordinates ``(n_points, n_dimensions)``, or a `Graph`, on which distances are lengths of shortest paths.
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     regularization
@@ -86,7 +86,7 @@ def sinkhorn(
         Share of mass that a plan may misplace. A `ConvergenceWarning` reports how many pairs do not converge to
         ``tol``; ``sinkhorn.solve`` returns the convergence of each pair.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Compare measures by EMD along random trees over points, as baselines for users; touch no files.
 
 On a tree, mass moves up one branch and down another. The EMD is the sum over edges of the length of the edge times the
-difference of the masses below the edge (Evans and Matsen 2012). This EMD is an L1 distance with one feature per node.
-Each method averages the EMD over random trees.
+difference of the masses below the edge (Evans and Matsen 2012). The EMD on a tree is therefore an L1 distance with one
+feature per node. Each method averages the EMD over random trees.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tree:
 def build_cluster_tree(
     points: Float64, rng: np.random.Generator, *, n_clusters: int, depth: int, n_lloyd: int = 0
 ) -> Tree:
-    """Build a tree by splitting clusters around distant points; an edge is as long as the distance between means."""
+    """Build a tree by splitting clusters around distant points; edge lengths are distances between cluster means."""
     from heatmover._base.compiled import trees
 
     n_points = len(points)
@@ -77,8 +77,8 @@ def build_cluster_tree(
 def build_grid_tree(points: Float64, rng: np.random.Generator, *, depth: int, identity: Int64 | None = None) -> Tree:
     """Build a tree by halving a randomly shifted cube in every dimension; an edge is as long as the side of its box.
 
-    ``identity``, ``(n_points,)``, contains equal integers for copies of one point. A box that contains only copies is
-    not halved.
+    ``identity``, ``(n_points,)``, contains equal integers for copies of one point. A box that contains only copies of
+    one point is not halved.
     """
     low = points.min(axis=0)
     extent = float((points.max(axis=0) - low).max())
@@ -190,7 +190,7 @@ def grid_emd(
     random_state
         Seed or generator of the random trees.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def quad_tree(
     random_state
         Seed or generator of the random trees.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -300,11 +300,11 @@ def cluster_tree(
     n_trees
         Number of trees.
     n_lloyd
-        Rounds of Lloyd's algorithm (k-means) that improve the clusters of each set.
+        Number of rounds of Lloyd's algorithm (k-means) that improve the clusters of each set.
     random_state
         Seed or generator of the random trees.
     n_jobs
-        Number of threads; None for all cores. The result does not depend on it.
+        Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
