@@ -52,9 +52,9 @@ METRIC_NAMES = {
 NORMS = {
     "levels": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the two densities after 2^k steps",
     "increments": "the sum over k of 2^(-(K-k-1) alpha) times the L1 distance between the changes of the two densities "
-    "from 2^k to 2^(k+1) steps, plus the L1 distance after 2^K steps",
+    "from 2^k to 2^(k+1) steps; the L1 distance after 2^K steps is added once",
     "coarsest": "the sum over k of 2^(-(K-k) alpha) times the L1 distance between the differences of the two densities "
-    "from their values after 2^K steps, plus the L1 distance after 2^K steps",
+    "from their values after 2^K steps; the L1 distance after 2^K steps is added once",
 }
 WAYS = {
     "chebyshev": "Chebyshev polynomials",

@@ -270,7 +270,7 @@ class Comparison(ReadOnlyArrays):
             raise InvalidInputError(
                 "a comparison with sampling noise",
                 "that noise was not assessed",
-                f"compare with {argument('n_bootstrap', 200)} or bias='corrected'",
+                f"compare with {argument('n_bootstrap', 200)} or {argument('bias', 'corrected')}",
             )
         return float(self._in_units(np.array(self.uncertainty.noise_floor(n_cells, other))))
 

@@ -321,7 +321,7 @@ def _alike(first: _Column, second: _Column) -> bool:
 
 
 def _both(first: _Column, second: _Column) -> Float64 | None:
-    """Return the values of two numeric variables in samples with both values, ``(2, n_samples)``; None if too few."""
+    """Return the values of two numeric variables where both are known, ``(2, n_samples)``; None if too few."""
     pair = np.array([first.numbers, second.numbers], dtype=np.float64)
     pair = pair[:, np.isfinite(pair).all(axis=0)]
     return pair if pair.shape[1] >= FEWEST_SAMPLES else None
