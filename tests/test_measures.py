@@ -304,7 +304,7 @@ def test_width_is_that_of_the_graph():
     assert check_measures(MASSES, n_points=4).shape == (2, 4)
     with pytest.raises(InvalidInputError, match="the graph's 5 points, found rows of width 4; rows are measures"):
         check_measures(MASSES, n_points=5)
-    with pytest.raises(InvalidInputError, match="pass the transpose"):
+    with pytest.raises(InvalidInputError, match="transpose the matrix"):
         check_measures(sp.csr_array(MASSES.T), n_points=4)
 
 

@@ -528,7 +528,7 @@ def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
     assert "--numeric stage --categorical plate" in record["command"]["line"]
     for command, out in (("compare", ("-o", tmp_path / "bad")), ("doctor", ())):
         result = cli.run(command, file, "-s", "sample", "--numeric", "condition", "-q", *out)
-        cli.fails_with(result, "Expected numbers in 'condition', a column of --numeric, found 'control'; correct")
+        cli.fails_with(result, "Expected numbers in 'condition', a column in --numeric, found 'control'; correct")
     assert not (tmp_path / "bad").exists()
 
 

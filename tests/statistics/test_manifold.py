@@ -329,7 +329,7 @@ def test_distances_that_are_none_are_refused(call, distances, message):
         (lambda d: classical_scaling(d, 5), "n_components of at most 4"),
         (lambda d: classical_scaling(d, 1.5), "n_components"),
         (lambda d: smoothness(d, [0, 1, 0, 1]), "k of at most 3"),
-        (lambda d: smoothness(d, [0, 0, 0, 0], k=2), "same for all"),
+        (lambda d: smoothness(d, [0, 0, 0, 0], k=2), "same value in all samples"),
         (lambda d: smoothness(d, [0, 1, np.nan, 0], k=2), "first: sample 2"),
         (lambda d: smoothness(d, ["a", None, "a", "b"], k=2), "first: sample 1"),
         (lambda d: smoothness(d, np.eye(4), k=2), "shape (4, 4)"),

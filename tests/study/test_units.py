@@ -121,7 +121,7 @@ def test_report_and_record_say_it(study):
     )
     assert any(sentence in note for note in study.notes)
     assert sentence in page
-    assert f"90th percentile {100 * found.error_90:.1f}%" in page
+    assert f"the 90th percentile of the error was {100 * found.error_90:.1f}%" in page
 
 
 def test_landmarks_are_the_points(points, labels):

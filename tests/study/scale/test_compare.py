@@ -153,7 +153,7 @@ def test_a_file_that_changed_is_told(cohort, monkeypatch):
             yield block
 
     monkeypatch.setattr(type(reader), "blocks", spoilt)
-    with pytest.raises(InvalidInputError, match=r"without NaN or infinity, found 1 with .*row 0 of .*changed since"):
+    with pytest.raises(InvalidInputError, match=r"without NaN or infinity, found 1 cell .*row 0 of .*changed since"):
         compare_cohort(cohort, landmarks=LANDMARKS, n_jobs=1)
 
 

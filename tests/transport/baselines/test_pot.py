@@ -100,7 +100,7 @@ def test_threads_import_nothing(monkeypatch):
 
 def test_separate_components_are_refused():
     graph = hm.Graph.from_points(np.array([[0.0], [1.0], [100.0], [101.0]]), n_neighbors=1)
-    with pytest.raises(InvalidInputError, match="one connected component of the graph, found a pair that no path"):
+    with pytest.raises(InvalidInputError, match="one connected component of the graph, found two measures that"):
         exact_emd(graph, np.eye(4))
 
 
