@@ -149,7 +149,7 @@ def differences(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list
 
 
 def check_wheel(files: Mapping[str, bytes], package: Mapping[str, bytes], about: dict) -> None:
-    """Fail unless a wheel holds the package as it is in the tree, and beside it only what describes it."""
+    """Fail unless a wheel holds the package as it is in the tree, and only its metadata in addition."""
     folder = f"{about['name']}-{about['version']}.dist-info"
     held = {name: data for name, data in files.items() if not name.startswith(f"{folder}/")}
     if wrong := differences(held, package):

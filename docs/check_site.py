@@ -291,12 +291,15 @@ def main() -> int:
     site = read_site(arguments.folder)
     problems = [problem for check in CHECKS for problem in check(site, arguments.folder)]
     program = find_chromium()
-    if program is not None and _has_playwright():
+    lacking = "Chromium" if program is None else "" if _has_playwright() else "playwright"
+    how = f"not in a browser: {lacking} is missing" if lacking else "in a browser too"
+    if program is not None and not lacking:
         step = 1 if arguments.pages is None else max(1, len(site) // arguments.pages)
         problems += in_browser(list(site)[::step], program)
+    elif os.environ.get("HEATMOVER_REQUIRE_BROWSER"):
+        problems.append(how)
     for problem in problems:
         print(problem)
-    how = "in a browser too" if program else "not in a browser: no Chromium found"
     print(f"{len(site)} pages checked, {how}: {len(problems)} problem{'s' * (len(problems) != 1)}")
     return 1 if problems or not site else 0
 

@@ -24,6 +24,13 @@ def test_missing_extra_names_what_to_install():
     )
 
 
+def test_one_installation_is_enough_for_several_packages():
+    assert str(MissingExtraError("typer rich", "demo")) == (
+        "Expected the packages 'typer', 'rich', found them missing; run 'pip install typer rich' (part of the extra "
+        "heatmover[demo])."
+    )
+
+
 def test_families():
     """Callers can catch them as what they are in plain Python, or all of ours at once."""
     assert issubclass(InvalidInputError, ValueError)

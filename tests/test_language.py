@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # What not to say, and what to say.
 WORDS = {
-    r"\bgo(es)? with (the|these|them|it|distances|'|\{)": "is associated with",
+    r"\bgo(es)? with\b": "is associated with",
     r"\b(told|tells?|telling) (\w+ ){0,3}apart\b": "distinguishable, significantly different",
     r"\bhalves? (that |of samples )?(do not )?finds?\b|\bfinds? (each other|its other half)\b": "split-half retrieval",
     r"\bluck\b": "by chance",
@@ -32,32 +32,43 @@ WORDS = {
     r"\bshortlist": "candidate list",
     r"\bgroundwork\b": "preparation",
     r"\bsurely\b|\bno sign (of|that)\b|\bmay be chance\b": "significant, no evidence of",
-    r"\bbarycentre|\bneighbour|\bcolour|\bcentre[sd]?\b": "American spelling",
+    r"\bwhat infinitely many\b|\bless what\b": "confidence interval, adjusted for",
+    r"\bbarycentre|\bneighbour|\bcolour|\bcentre[sd]?\b|\bbehaviour|\bgrey\b|\bfavour|\btowards\b|\bartefact": (
+        "American spelling"
+    ),
+    r"\b(analy|normali|standardi|optimi|minimi|maximi|randomi|visuali|summari|recogni)s(e|ed|ing|ation)\b": (
+        "American spelling, -ize"
+    ),
     r"\d %(?![\w}])": "44%",
 }
-# The value of an option.
-EXCEPTIONS = ('"refuse"', "refuse|drop", "refuse raises")
+# The value of an option; names that the changelog says are gone.
+EXCEPTIONS = ('"refuse"', "refuse|drop", "refuse raises", "Intervals.told apart", "`told apart`")
 # What a line of a paragraph begins with: the mark of a comment, of a quotation or of an item.
 MARGIN = re.compile(r"\s*\n[ \t]*(?:(?:#+|>|[*-]) )?\s*")
 
 
 def texts() -> list[Path]:
     """Return what users and readers of the code read."""
-    source = [path for ending in ("py", "html", "js") for path in (ROOT / "src").rglob(f"*.{ending}")]
+    source = [path for ending in ("py", "html", "js", "css") for path in (ROOT / "src").rglob(f"*.{ending}")]
     pages = [
         path
-        for ending in ("md", "py")
+        for ending in ("md", "py", "css", "html")
         for path in (ROOT / "docs").rglob(f"*.{ending}")
         if not {"_build", "generated", "jupyter_execute"} & {*path.parts}
     ]
-    others = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "constraints.txt"]
-    return sorted([*source, *pages, *ROOT.glob("*.md"), *others])
+    project = [
+        path for folder in (".ci", ".github", "packaging") for path in (ROOT / folder).rglob("*.*") if path.is_file()
+    ]
+    others = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "constraints.txt", ROOT / "CITATION.cff"]
+    project = [path for path in project if path.suffix in {".py", ".md", ".yml", ".yaml"}]
+    return sorted([*source, *pages, *project, *ROOT.glob("*.md"), *others])
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
     """Yield each paragraph in one line, with the number of its first line; the exceptions are left out."""
     for paragraph in re.finditer(r"\S.*?(?=\n[ \t]*\n|\Z)", text, flags=re.DOTALL):
-        joined = MARGIN.sub(" ", paragraph[0])
+        # The words of a name in the code count too.
+        joined = MARGIN.sub(" ", paragraph[0]).replace("_", " ")
         for exception in EXCEPTIONS:
             joined = joined.replace(exception, "")
         yield text.count("\n", 0, paragraph.start()) + 1, joined

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import sys
 import warnings
+from importlib import metadata
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -52,7 +54,8 @@ def _run() -> None:
             for package in ("typer", "rich"):
                 import_extra(package, package=package, extra="demo")
         except MissingExtraError as error:
-            sys.stderr.write(f"{error}\n")
+            every = MissingExtraError(" ".join(missing_packages(error.extra)) or error.package, error.extra)
+            sys.stderr.write(f"{every}\n")
             raise SystemExit(2) from None
         from heatmover.cli import app, whole_output
     finally:
@@ -60,6 +63,21 @@ def _run() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     with whole_output():
         app()
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed, so that one installation is enough."""
+    requirements = metadata.requires("heatmover") or []
+    names = [re.split(r"[^\w.-]", line)[0] for line in requirements if f'extra == "{extra}"' in line.replace("'", '"')]
+    return [name for name in names if not _installed(name)]
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

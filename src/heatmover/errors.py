@@ -173,13 +173,18 @@ class InvalidInputError(HeatmoverError, ValueError):
 
 
 class MissingExtraError(HeatmoverError, ImportError):
-    """An optional package is missing; the message names the package to install and the extra that includes it."""
+    """An optional package is missing; the message names the package to install and the extra that includes it.
+
+    ``package`` may be several names with spaces between them.
+    """
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
+        names = package.split()
+        what = f"the package {package!r}" if len(names) == 1 else f"the packages {', '.join(map(repr, names))}"
+        missing = "it missing" if len(names) == 1 else "them missing"
         super().__init__(
-            f"Expected the package {package!r}, found it missing; run 'pip install {package}' (part of the extra "
-            f"heatmover[{extra}])."
+            f"Expected {what}, found {missing}; run 'pip install {package}' (part of the extra heatmover[{extra}])."
         )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatmover._base.words import counted, naturally, part_of, percent, verb
+from heatmover._base.words import LONGEST_NAME, counted, listed, naturally, part_of, percent, quoted, verb
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,9 @@ def test_whatever_is_counted_is_counted_by_one_function():
     }
     assert found == set()
     assert COUNTED.search('f"{n_rows} rows are left"')
+
+
+def test_long_names_keep_the_end_in_which_they_differ():
+    names = [f"{'patient_of_the_university_hospital_' * 3}{number}" for number in range(3)]
+    assert [word[-2] for word in listed(names).split(", ")] == ["0", "1", "2"]
+    assert all(len(quoted(name)) == LONGEST_NAME + 2 for name in names)

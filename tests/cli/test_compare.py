@@ -409,7 +409,7 @@ def test_what_is_a_feature_and_what_is_not_is_said(make, tmp_path, cli, plain_re
     cli.fails_with(cli.run("doctor", path, "-s", "sample"), r"'score', found '\.' in line 9")
     result = cli.run("compare", path, *arguments, "--annotation", "score")
     assert result.exit_code == 0, result.output
-    assert "3 features: 'CD4', 'CD8', 'CD19'; not used as features: " in " ".join(result.stdout.split())
+    assert "features 'CD4', 'CD8', 'CD19'; not used as features: " in " ".join(result.stdout.split())
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["input"]["dimensions"] == ["CD4", "CD8", "CD19"]
     assert record["input"]["unused"]["score"] == "named as an annotation"

@@ -9,12 +9,14 @@ import re
 import struct
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import heatmover as hm
+from heatmover.__main__ import missing_packages
 from heatmover.report.folder import DRIVERS, EVERY, INTERVALS, listing
 
 # Intervals need --bootstrap, which a demo does not have.
@@ -305,6 +307,20 @@ def read_some(descriptor):
         return os.read(descriptor, 65536)
     except OSError:  # what Linux says when the other side has closed
         return b""
+
+
+def test_all_packages_that_an_extra_lacks_are_named_at_once(monkeypatch):
+    monkeypatch.setattr(
+        metadata,
+        "requires",
+        lambda _: [
+            "numpy",
+            "no-such-package>=2; extra == 'demo'",
+            'nowhere[x] ; extra == "demo"',
+            "else; extra == 'dask'",
+        ],
+    )
+    assert missing_packages("demo") == ["no-such-package", "nowhere"]
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])

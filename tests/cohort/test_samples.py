@@ -115,6 +115,17 @@ def test_a_sample_key_of_samples_is_not_questioned(make, tmp_path):
         assert not any("annotation of cells" in each for each in warnings)
 
 
+def test_a_column_with_the_same_values_in_all_donors_is_no_sample(make, tmp_path):
+    """Tumor, blood and node of every donor: the name of the key says samples, but each value pools all donors."""
+    frame = of_donors(3, n_types=3).rename(columns={"cell_type": "sample"})
+    path, arguments = make.write(frame, "csv", tmp_path)
+    (warning,) = (each for each in read_cohort(path, **arguments).warnings if "annotation of cells" in each)
+    assert warning.startswith("3 of 3 values of 'sample' occur in every 'donor'")
+    # The other way round, every donor gave several samples.
+    warnings = read_cohort(path, **arguments | {"sample_key": "donor"}).warnings
+    assert not any("annotation of cells" in each for each in warnings)
+
+
 def test_the_finest_column_is_suggested(make, tmp_path):
     frame = of_donors(12)
     frame["sample_id"] = frame["donor"] + np.where(np.arange(len(frame)) < len(frame) / 2, "a", "b")

@@ -371,7 +371,7 @@ def test_barycenters_take_the_preset(options):
         ({"max_scale": 1.5}, "max_scale"),
     ],
 )
-def test_what_contradicts_the_paper_is_refused(options, message):
+def test_what_contradicts_the_paper_is_rejected(options, message):
     with pytest.raises(InvalidInputError, match=message):
         hm.DiffusionEMD.from_paper(example()[0], **options)
 

@@ -43,6 +43,14 @@ def test_the_finding_and_every_section_are_there(plain_study, parsed):
         assert name in text
 
 
+def test_the_page_and_the_record_say_the_same_of_a_finding(plain_study, parsed):
+    texts = " ".join(" ".join(parsed(render(plain_study)).texts).split())
+    for finding, recorded in zip(plain_study.findings, plain_study.plain()["findings"], strict=True):
+        assert recorded["sentence"] == finding.describe()
+        assert finding.closeness() in finding.describe()
+        assert " ".join(recorded["sentence"].split()) in texts
+
+
 def test_only_our_own_elements_exist_whatever_the_names(plain_study, hostile_study, parsed):
     plain, hostile = (parsed(render(study)) for study in (plain_study, hostile_study))
     assert [tag for tag, _ in hostile.tags if tag in {"script", "style", "img", "iframe", "link", "object"}] == [
@@ -257,7 +265,9 @@ def test_a_foreign_sample_is_named_as_an_outlier(parsed):
     places[7] += [3, 0]
     points, labels = places.reshape(-1, 2), np.repeat([f"<s{i}>" for i in range(16)], 60)
     study = study_comparison(hm.compare(points, labels, n_neighbors=20), {"group": ["a", "b"] * 8})
-    assert list(study.plain()["outliers"]["samples"]) == ["<s7>"]
+    outlying = study.plain()["outliers"]["samples"]
+    assert list(outlying) == ["<s7>"]
+    assert f"1 outlier: '<s7>' ({outlying['<s7>']:g}) " in study.outliers()["sentence"]
     assert study.outliers()["sentence"] in "".join(parsed(render(study)).texts)
     assert small(12).outliers()["sentence"].startswith("No sample is an outlier")
     assert "not assessed" in small(8).outliers()["sentence"]

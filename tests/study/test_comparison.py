@@ -287,7 +287,12 @@ def test_bad_groups_are_refused(result, groups, message):
 
 @pytest.mark.parametrize(
     ("between", "words"),
-    [(1.5, "50% further apart than"), (0.5, "50% closer together than"), (1.001, "as far apart as")],
+    [
+        (1.5, "50% further apart than"),
+        (0.5, "50% closer together than"),
+        (1.001, "as far apart as"),
+        (13.4, "13 times as far apart as"),
+    ],
 )
 def test_separation_in_words(between, words):
     text = Separation(within=1.0, between=between, agreement=0.75, chance=0.5, n_samples=10).describe("site")
@@ -381,7 +386,7 @@ def test_names_in_the_picture_are_inert_text():
     axes = result.plot(["$\\frac{", "_g", "_g", "_g"], ax=figure.add_subplot())
     figure.draw_without_rendering()
     shown = {text.get_text() for text in axes.texts}
-    assert {"$\\frac{", "_hidden", "x" * 21 + "...", "two lines"} <= shown
+    assert {"$\\frac{", "_hidden", "x" * 11 + "..." + "x" * 10, "two lines"} <= shown
     assert legend_of(axes) == ["$\\frac{ (1)", " _g (3)"]
 
 

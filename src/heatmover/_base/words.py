@@ -26,14 +26,32 @@ NUMBER = re.compile(r"-?[0-9]{1,300}(\.[0-9]{1,300})?")
 
 def quoted(name: object) -> str:
     """Return a name in quotes, on one line and with at most `LONGEST_NAME` characters."""
-    text = str(name)
-    return repr(text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "...")
+    return repr(shortened(str(name), LONGEST_NAME))
+
+
+def shortened(text: str, longest: int, dots: str = "...") -> str:
+    """Return a text of at most ``longest`` characters; dots replace the middle, because names often differ at the end.
+
+    Examples
+    --------
+    >>> shortened("pbmc_patient_0001_day_14_replicate_2", 24)
+    'pbmc_patien...eplicate_2'
+    """
+    if len(text) <= longest:
+        return text
+    kept = longest - len(dots)
+    return f"{text[: kept - kept // 2]}{dots}{text[len(text) - kept // 2 :]}"
 
 
 def listed(names: Iterable[object], *, most: int = 5) -> str:
     """Return the first names in quotes, and the number of further names."""
-    every = list(names)
-    shown = ", ".join(quoted(name) for name in every[:most])
+    return joined(map(quoted, names), most=most)
+
+
+def joined(words: Iterable[str], *, most: int = 5) -> str:
+    """Return the first words with commas, and the number of further words."""
+    every = list(words)
+    shown = ", ".join(every[:most])
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
 
 

@@ -725,7 +725,7 @@ def build_atlas(
     if pieces is None:
         nodes, counts = _count_in_memory(given, landmarks, random_state, copy.n_jobs, progress)
     else:
-        nodes, counts = _count_in_pieces(given, landmarks, pieces, n_neighbors, random_state, progress)
+        nodes, counts = _count_out_of_core(given, landmarks, pieces, n_neighbors, random_state, progress)
     reference_features = given.read_features(draw)
     measures = measures_from_weights(counts, names=names)
     fitted = fit_samples(
@@ -807,7 +807,7 @@ def _count_in_memory(
     return nodes, _count_at(nodes.assign(points, n_jobs=n_jobs), codes, (n_samples, nodes.n_landmarks))
 
 
-def _count_in_pieces(
+def _count_out_of_core(
     given: _ReferenceCells, landmarks: Any, pieces: InPieces, n_neighbors: int, random_state: int, progress: Progress
 ) -> tuple[Landmarks, sp.csr_array]:
     """Return the results of `_count_in_memory` for cells that are read out of core."""

@@ -38,7 +38,7 @@ from heatmover.study.parameters import (
     descriptions,
 )
 from heatmover.study.scale.pieces import InPieces
-from heatmover.study.scale.pieces import read_cohort as read_in_pieces
+from heatmover.study.scale.pieces import read_cohort as read_out_of_core
 from heatmover.study.scale.stages import connected, is_checkpoint
 
 INPUT, LARGE = "Input", "Out of core"
@@ -223,7 +223,7 @@ class Reading:
         # An out-of-core run checks values while it draws cells, so it needs no separate pass for the check.
         read = read_cohort
         if isinstance(comparer, InPieces):
-            read = partial(read_in_pieces, memory=comparer.memory)
+            read = partial(read_out_of_core, memory=comparer.memory)
         return read(named.pop("path"), **named, required=list(required), random_state=seed, progress=progress)
 
     def _representation(self) -> str | tuple[str, ...] | None:
@@ -262,9 +262,9 @@ class Settings:
 
 def _words(value: Reading | StudyParameters) -> Iterator[str]:
     """Yield the words of all options whose value is not the default."""
-    for name, told in descriptions(type(value)).items():
+    for name, parameter in descriptions(type(value)).items():
         given = getattr(value, name)
-        if name == "path" or given == told.default:
+        if name == "path" or given == parameter.default:
             continue
         option = OPTIONS[name]
         if isinstance(given, bool):
@@ -415,10 +415,10 @@ class MapOptions:
 
 # Command-line option of each Python argument that has one.
 OPTIONS: Mapping[str, str] = {
-    name: told.option.split()[0].split("/")[0]
+    name: parameter.option.split()[0].split("/")[0]
     for parameters in (DemoOptions, MapOptions, Reading, Running, StudyParameters)
-    for name, told in descriptions(parameters).items()
-    if told.option.startswith("-")
+    for name, parameter in descriptions(parameters).items()
+    if parameter.option.startswith("-")
 } | {"client": "--scheduler", "pieces": "--memory"}
 
 # Parameters of each command: all parameters of a class, or only the listed ones.
@@ -444,14 +444,18 @@ TAKES: Mapping[str, Mapping[type, tuple[str, ...]]] = {
 def options_of(command: str) -> list[Any]:
     """Return the options and arguments of a command, which typer creates from the signature of a function."""
     taken = [
-        (name, told, get_type_hints(parameters)[name])
+        (name, parameter, get_type_hints(parameters)[name])
         for parameters, named in TAKES[command].items()
-        for name, told in descriptions(parameters).items()
+        for name, parameter in descriptions(parameters).items()
         if not named or name in named
     ]
     taken = [
-        (name, replace(told, heading=MAIN if name in FIRST and told.heading is not None else told.heading), hint)
-        for name, told, hint in taken
+        (
+            name,
+            replace(parameter, heading=MAIN if name in FIRST and parameter.heading is not None else parameter.heading),
+            hint,
+        )
+        for name, parameter, hint in taken
     ]
     taken.sort(
         key=lambda each: (
@@ -472,28 +476,32 @@ def options_of(command: str) -> list[Any]:
     return list(typer.main.get_command(app).params)
 
 
-def _is_option(told: Parameter) -> bool:
+def _is_option(parameter: Parameter) -> bool:
     """Return whether a parameter is an option, not an argument."""
-    return told.option.startswith("-")
+    return parameter.option.startswith("-")
 
 
-def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
+def _typed(name: str, parameter: Parameter, hint: Any) -> inspect.Parameter:
     """Return a parameter of a command; values are accepted as text, which `made` later converts and checks."""
     many = any(get_origin(each) in (tuple, Sequence) for each in (hint, *get_args(hint)))
-    kind: Any = list[str] if many else bool if told.metavar is None else str
+    kind: Any = list[str] if many else bool if parameter.metavar is None else str
     default = (
-        told.default if kind is bool else None if many or told.shown or told.default is None else str(told.default)
+        parameter.default
+        if kind is bool
+        else None
+        if many or parameter.shown or parameter.default is None
+        else str(parameter.default)
     )
-    named: dict[str, Any] = {"help": in_options(Sentence(told.help)), "metavar": told.metavar}
-    if told.required:
+    named: dict[str, Any] = {"help": in_options(Sentence(parameter.help)), "metavar": parameter.metavar}
+    if parameter.required:
         default, named["show_default"] = inspect.Parameter.empty, False
     else:
         kind = kind | None if default is None else kind
-        named["show_default"] = not told.shown
-        if told.shown:  # typer would write it in parentheses
-            named["help"] += f"  [default: {in_options(Sentence(told.shown))}]"
-    if _is_option(told):
-        given: Any = typer.Option(*told.option.split(), rich_help_panel=told.heading, **named)
+        named["show_default"] = not parameter.shown
+        if parameter.shown:  # typer would write it in parentheses
+            named["help"] += f"  [default: {in_options(Sentence(parameter.shown))}]"
+    if _is_option(parameter):
+        given: Any = typer.Option(*parameter.option.split(), rich_help_panel=parameter.heading, **named)
     else:
         given = typer.Argument(**named)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, given])
@@ -502,12 +510,14 @@ def _typed(name: str, told: Parameter, hint: Any) -> inspect.Parameter:
 def made(kind: type[Made], typed: Mapping[str, Any]) -> Made:
     """Return an object of class ``kind`` from the typed options; options that were not typed get their defaults."""
     hints, values = get_type_hints(kind), {}
-    for name, told in descriptions(kind).items():
+    for name, parameter in descriptions(kind).items():
         given = typed.get(name)
         if given is None or (isinstance(given, list | tuple) and not given):
             continue
         is_number = isinstance(given, str) and {int, float} & {hints[name], *get_args(hints[name])}
-        values[name] = number(given, told.words) if is_number else tuple(given) if isinstance(given, list) else given
+        values[name] = (
+            number(given, parameter.words) if is_number else tuple(given) if isinstance(given, list) else given
+        )
     if "representation" in values:
         values["representation"] = parse_names("--rep", values["representation"])
     return kind(**values)
@@ -564,9 +574,9 @@ def number(text: str, words: Mapping[str, Any]) -> Any:
 def spelled_out(words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a command, and insert the default of options such as --equal-cells if no number follows."""
     bare = {
-        OPTIONS[name]: next(iter(told.words))
-        for name, told in descriptions(StudyParameters).items()
-        if (told.metavar or "").startswith("[")
+        OPTIONS[name]: next(iter(parameter.words))
+        for name, parameter in descriptions(StudyParameters).items()
+        if (parameter.metavar or "").startswith("[")
     }
     for word, following in zip(words, [*words[1:], ""], strict=False):
         yield word

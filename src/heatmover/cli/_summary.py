@@ -83,16 +83,10 @@ def _show_findings(console: Console, study: Study) -> None:
     if study.design is not None:
         console.print()
         console.print(_term_table(study.design))
-    paired = next((finding for finding in tested if finding.pairs is not None), None)
-    if paired is not None:
-        console.print()
-        console.print(Text(clean(f"{paired.variable}: {paired.pairs}")))
-    near = next((finding for finding in tested if finding.separation is not None), None)
+    near = next((finding for finding in tested if finding.closeness()), None)
     if near is not None:
-        # The sentence on pairs already describes the nearest samples.
-        sentences = str(near.separation).splitlines()[: 1 if near is paired else 2]
         console.print()
-        console.print(Text(clean(f"{near.variable}: {' '.join(sentences)}{near.near_adjusted}")))
+        console.print(Text(clean(f"{near.variable}: {near.closeness()}")))
     if len(tested) > FINDINGS_SHOWN:
         console.print(Text(f"and {counted(len(tested) - FINDINGS_SHOWN, 'more variable')} in report.html", style="dim"))
     for finding in study.findings:
@@ -198,10 +192,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     source = study.record.input
     if source:
         left = f"; {unused(source['unused'])}" if source.get("unused") else ""
-        yield (
-            "cells",
-            clean(f"{counted(len(source['dimensions']), 'feature')}: {listed(source['dimensions'], most=4)}{left}."),
-        )
+        yield "features", clean(f"{listed(source['dimensions'], most=4)}{left}.")
     yield "outliers", clean(study.outliers()["sentence"])
     advice = " ".join(diagnosis.advice) or "No problems found."
     yield "graph", f"{str(diagnosis).splitlines()[0]} {advice}"

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heatmover._base.progress import SILENT, Progress
+from heatmover._base.words import shortened
 
 # Headers of columns whose text may be wrapped.
 WORDY = ("effect", "values")
@@ -127,18 +128,8 @@ def columns_of(*headers: str) -> Table:
 
 
 def short(name: object, longest: int = LONGEST_NAME) -> str:
-    """Return a name that fits into a column; dots replace the middle of long names, which often differ at their ends.
-
-    Examples
-    --------
-    >>> short("pbmc_patient_0001_day_14_replicate_2")
-    'pbmc_patien...eplicate_2'
-    """
-    text = clean(name)
-    if len(text) <= longest:
-        return text
-    end = (longest - 3) // 2
-    return f"{text[: longest - 3 - end]}...{text[len(text) - end :]}"
+    """Return a name that fits into a column."""
+    return shortened(clean(name), longest)
 
 
 def tell(sentence: str) -> None:

@@ -163,10 +163,10 @@ class SampleTable:
         self._varying = np.empty((0, self.columns.size), dtype=bool)
         self._fractional = np.zeros(self.columns.size, dtype=bool)
         self._missing, self._first_missing = 0, -1
-        # For each column that identifies donors or samples: the pairs of label and value that occur together. No pairs
-        # are collected if the labels themselves identify donors or samples.
-        others = () if unlikely_samples(sample_key) == 0 else self.columns.tolist()
-        self._pairs: dict[str, set[tuple[int, object]]] = {name: set() for name in others if _identifies(name)}
+        # For each column that identifies donors or samples: the pairs of label and value that occur together.
+        self._pairs: dict[str, set[tuple[int, object]]] = {
+            name: set() for name in self.columns.tolist() if _identifies(name)
+        }
 
     def add(self, labels: Any, columns: Mapping[str, Any], numbers: Float64 | None = None) -> None:
         """Add the labels, annotations and undecided features of the next cells."""
@@ -227,13 +227,17 @@ class SampleTable:
         """Return a column of donors or samples, and the number of labels that occur with all of its values.
 
         Labels that occur in all donors or samples probably describe cells. A column qualifies if most labels occur with
-        all of its values. If several columns qualify, return the column with the most values; if none, return None.
+        all of its values. If the name of the sample key says that its labels are samples, a column must also have more
+        values than there are labels: `donor` is believed if every donor gave tumor and blood, `sample` is not if it
+        contains only tumor and blood. If several columns qualify, return the column with the most values; if none,
+        return None.
         """
         candidates = []
+        fewest = 2 if unlikely_samples(self.sample_key) else len(self._places) + 1
         for name, pairs in self._pairs.items():
             n_values = len({value for _, value in pairs})
             everywhere = sum(count == n_values for count in Counter(label for label, _ in pairs).values())
-            if n_values > 1 and 2 * everywhere > len(self._places):
+            if n_values >= fewest and 2 * everywhere > len(self._places):
                 candidates.append((n_values, name, everywhere))
         return max(candidates)[1:] if candidates else None
 

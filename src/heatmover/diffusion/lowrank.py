@@ -1,7 +1,7 @@
 """Diffuse at coarse scales with a small basis, which it computes in threads; for `diffusion`, `embedding`; no files.
 
 `spectral_factors` computes leading eigenpairs from a filtered random block, for `method="spectral"`. A Chebyshev
-polynomial that is at most 1 on [lowest, theta] and grows fast above theta turns random vectors towards the eigenvectors
+polynomial that is at most 1 on [lowest, theta] and grows fast above theta turns random vectors toward the eigenvectors
 above theta. Rayleigh-Ritz extracts these eigenvectors from the span of the block. ARPACK is slow here, because the
 relevant eigenvalues cluster at 1 and ARPACK treats them one by one.
 
@@ -457,7 +457,7 @@ def second_growth(n_points: int) -> float:
 def leading_eigenpairs(
     operator: DiffusionOperator, start: Block, theta: float, *, growth: float = FIRST_GROWTH, n_threads: int = 1
 ) -> Ritz:
-    """Filter a block ``(n_points, width)`` towards the eigenvectors above ``theta`` and extract them.
+    """Filter a block ``(n_points, width)`` toward the eigenvectors above ``theta`` and extract them.
 
     The polynomial is at most 1 up to ``theta``, and ``growth`` is its logarithm at eigenvalue 1.
     """

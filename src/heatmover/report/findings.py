@@ -29,6 +29,14 @@ BLOCKS = {
     "within": "Values were permuted only within blocks, so differences between blocks have no influence.",
     "whole within": "Whole blocks were permuted within larger blocks. The number of whole blocks is the sample size.",
 }
+# Headings in findings.csv that differ from the keys of `row`; the page has the same headings.
+CSV_HEADS = {
+    "verdict": "result",
+    "floor": "smallest_p",
+    "nearest": "five_nearest_samples",
+    "spread": "dispersion",
+    "smooth": "roughness",
+}
 # With fewer samples in a group, one outlier can create or hide a difference.
 FEW_IN_GROUP = 5
 # With fewer permutations, p-values are coarse: with 19 permutations, the smallest possible p-value is 0.05.
@@ -147,7 +155,8 @@ def findings_table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = ["variable", "kind", "samples", "missing", "verdict", "test", "adjusted", "effect", "interval"]
     columns += ["p", "floor", "q", "nearest", "spread", "smooth"]
     named = [dict(one) | {"verdict": one["verdict"]["text"]} for one in rows]
-    return table_text(columns, [[one[name] for name in columns] for one in named])
+    heads = [CSV_HEADS.get(name, name) for name in columns]
+    return table_text(heads, [[one[name] for name in columns] for one in named])
 
 
 def terms_table(design: DesignResult) -> str:
@@ -401,6 +410,9 @@ def _tests(study: Study) -> Iterator[str]:
             "Tests used Euclidean distances between embeddings that were divided by their standard errors, so that the "
             "number of cells has no influence."
         )
+    if any(finding.interval is not None for finding in done):
+        units = f"the blocks of {shortened(study.block)!r}" if study.block else "samples"
+        yield f"Confidence intervals of R2 were computed by a bootstrap over {units}."
     further = [words for test, words in FURTHER.items() if test in used]
     if further:
         yield f"Further tests: {_listed(further)}."

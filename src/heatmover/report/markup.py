@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heatmover._base import words
 from heatmover._base.files import plain
 from heatmover._base.types import Float64
 from heatmover._base.validation import import_extra
@@ -100,7 +101,7 @@ def digest(script: str) -> str:
 def shortened(text: object, longest: int = 60) -> str:
     """Return a text on one line, shortened if it is long."""
     line = " ".join(str(text).split())
-    return line if len(line) <= longest else line[: longest - 1] + "\u2026"
+    return words.shortened(line, longest, "\u2026")
 
 
 def probability(value: float) -> str:

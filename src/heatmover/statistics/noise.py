@@ -381,7 +381,7 @@ class Uncertainty(ReadOnlyArrays):
         return np.asarray((self.upper - self.lower) / (2 * ndtri((1 + self.confidence) / 2)))
 
     @property
-    def by_luck(self) -> str:
+    def expected_by_chance(self) -> str:
         """Sentence part that states the share of pairs expected by chance; empty if samples differ significantly."""
         if self.lower is None or self.p_value <= LEVEL or not self.distinguishable.any():
             return ""
@@ -451,7 +451,7 @@ class Uncertainty(ReadOnlyArrays):
             pairs = self.distinguishable[np.triu_indices(len(self.sizes), 1)]
             count = int(pairs.sum())
             are = verb(count, "is", "are")
-            parts.append(f"{count:,} of {counted(pairs.size, 'pair')} {are} distinguishable{self.by_luck}.")
+            parts.append(f"{count:,} of {counted(pairs.size, 'pair')} {are} distinguishable{self.expected_by_chance}.")
         return " ".join(parts)
 
     def plain(self, floor: Callable[[float], float] | None = None) -> dict[str, Any]:

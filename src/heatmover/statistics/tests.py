@@ -379,14 +379,14 @@ def _moved_together(
         return (medians @ matrix)[codes] if left_out is None else (medians[codes] + left_out) / 2 @ matrix
 
     # Inner products of samples with the centers by which they move, and of centers with centers.
-    towards = products(squared).T * -0.5
-    among = products(towards)
-    own, own_center = towards.diagonal(), among.diagonal()
+    toward = products(squared).T * -0.5
+    among = products(toward)
+    own, own_center = toward.diagonal(), among.diagonal()
     result = np.empty_like(distances)
     for start in range(0, len(result), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         share = kept[codes[rows, None], codes]
-        along = own[rows, None] + own - towards[rows] - towards[:, rows].T
+        along = own[rows, None] + own - toward[rows] - toward[:, rows].T
         around = np.abs(own_center[rows, None] + own_center - among[rows] - among[:, rows].T)
         moved = distances[rows] ** 2 - 2 * share * along + share**2 * around
         moved = np.where(np.abs(moved) > VANISHING, np.abs(moved), 0.0)
@@ -743,9 +743,12 @@ class Separation:
     def describe(self, kind: str = "group") -> str:
         """Return the summary in two plain sentences, with ``kind`` as the word for a group."""
         # Round first, so that the words never contradict the printed number.
-        excess = round(100 * (self.between / self.within - 1)) if self.within else 0
+        ratio = self.between / self.within if self.within else 1.0
+        excess = round(100 * (ratio - 1))
         way = "further apart" if excess > 0 else "closer together"
         words = f"{abs(excess)}% {way} than" if excess else "as far apart as"
+        if excess >= 100:
+            words = f"{ratio:.2g} times as far apart as"
         if self.within == 0 < self.between:
             words = "further apart than"
         return (

@@ -102,7 +102,7 @@ def noise_sentences(comparison: Comparison) -> tuple[str, ...]:
         sentences.append(
             f"{pairs['distinguishable']:,} of {counted(pairs['all'], 'pair')} of samples "
             f"{verb(pairs['distinguishable'], 'is', 'are')} distinguishable: the pointwise "
-            f"{pairs['confidence']}% confidence interval of their distance excludes zero{noise.by_luck}."
+            f"{pairs['confidence']}% confidence interval of their distance excludes zero{noise.expected_by_chance}."
         )
     if noise.retrieval is not None:
         sentences.append(NOISY if unreliable(comparison) else RELIABLE)

@@ -291,7 +291,8 @@ class CellContrast:
             "no_calls": self.no_calls,
         }
         drivers = None if self.drivers is None else self.drivers.top()
-        return {name: getattr(self, name) for name in named} | sums | {"types": types, "drivers": drivers}
+        values = {name: getattr(self, name) for name in named} | {"sentence": self.describe()}
+        return values | sums | {"types": types, "drivers": drivers}
 
     def __str__(self) -> str:
         return self.describe()

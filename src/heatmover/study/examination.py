@@ -366,6 +366,7 @@ class Finding:
             "adjusted": list(self.adjusted),
             "pairs": None if self.pairs is None else self.pairs.plain(),
             "evidence": self.evidence,
+            "sentence": self.describe(),
             "tests": {
                 name: {
                     "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
@@ -382,7 +383,7 @@ class Finding:
 
     def describe(self) -> str:
         """Return the finding in plain sentences."""
-        sentences = (self.verdict(), self.dispersion(), self._near(), self.note)
+        sentences = (self.verdict(), self.dispersion(), self.closeness(), self.note)
         return " ".join(sentence for sentence in sentences if sentence)
 
     def __str__(self) -> str:
@@ -426,17 +427,13 @@ class Finding:
         numbers = f" ({ratio}p = {test.p_value:.2g})" if figures else ""
         return f"Groups differ in dispersion{numbers}{', which may explain part of the effect' if self.sure else ''}."
 
-    def _near(self) -> str:
-        if self.pairs is not None:
-            return f"{self.pairs.describe()}{self.near_adjusted}"
-        if self.separation is None:
-            return ""
-        groups = self.separation
-        return (
-            f"The nearest sample is in the same group for {groups.agreement * groups.n_samples:.3g} of "
-            f"{counted(groups.n_samples, 'sample')} ({groups.chance * groups.n_samples:.1f} expected by chance)."
-            f"{self.near_adjusted}"
-        )
+    def closeness(self) -> str:
+        """Return sentences on the distances within and between groups, and on nearest samples; empty for numbers."""
+        pairs = [] if self.pairs is None else [self.pairs.describe()]
+        # The sentence on pairs already describes the nearest samples.
+        groups = [] if self.separation is None else str(self.separation).splitlines()[: 1 if pairs else 2]
+        sentences = [*pairs, *groups]
+        return f"{' '.join(sentences)}{self.near_adjusted}" if sentences else ""
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Float64, Intp
 from heatmover._base.validation import import_extra, sample_columns
-from heatmover._base.words import counted, find, find_all, listed, quoted, verb
+from heatmover._base.words import counted, find, find_all, joined, listed, quoted, verb
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import equal_count
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError, Sentence, argument
@@ -160,7 +160,7 @@ class Study:
             f"a median distance to {others} that is more than {FAR:g} robust standard deviations above the {group}'s "
             "median"
         )
-        named = listed([f"{name} ({value:g})" for name, value in outlying.items()])
+        named = joined(f"{quoted(name)} ({value:g})" for name, value in outlying.items())
         sentence = (
             "Outliers were not assessed, because 10 samples in groups of 7 or more are needed." if np.isnan(far).all()
             else f"No sample is an outlier (criterion: {rule})." if not outlying

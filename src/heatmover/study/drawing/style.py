@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from heatmover._base import words
 from heatmover._base.types import Bool, Float64, Intp
 from heatmover._base.validation import LabelNames, import_extra, in_order
 from heatmover._base.words import counted, naturally
@@ -115,8 +116,7 @@ def room(axes: Any, n_names: float, *, across: bool = True) -> float:
 
 def shortened(name: str, most: int = NAME_LETTERS) -> str:
     """Return a name on one line, shortened if it is long."""
-    line = " ".join(name.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    return words.shortened(" ".join(name.split()), most)
 
 
 def legend_label(group: str, n_samples: int) -> str:
