@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._base.words import readable
+from heatmover._base.files import readable
 from heatmover.cohort.formats.anndata import columns_of_cells, open_anndata
 from heatmover.cohort.formats.tables import DelimitedReader, ParquetReader, read_head, unmeasured_columns
 from heatmover.cohort.read import KINDS, format_of

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._base.files import Arrays
+from heatmover._base.files import Arrays, readable
 from heatmover._base.progress import Progress
 from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int32, Int64, Intp
-from heatmover._base.words import counted, quoted_path, readable
+from heatmover._base.words import counted, quoted_path
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import cell_hashes
 from heatmover.cohort.formats.tables import DelimitedReader

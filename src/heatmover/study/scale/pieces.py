@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from heatmover._base.files import plain
+from heatmover._base.files import plain, readable
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Intp
 from heatmover._base.validation import check_memory, check_threads, check_truth
 from heatmover._base.version import __version__
-from heatmover._base.words import counted, find_all, readable
+from heatmover._base.words import counted, find_all
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
