@@ -1,6 +1,6 @@
 """Suggest columns of a file that could identify the sample of each cell, reading the file; for `cli._settings` only.
 
-The command line uses this module, which reads columns that may hold labels, but no features.
+This module reads columns that may hold labels, but no features.
 """
 
 from __future__ import annotations

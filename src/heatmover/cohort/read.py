@@ -1,4 +1,4 @@
-"""Read a cohort from files: detect the format, choose samples, features, metadata, fit a PCA; for users, `cli`, `tl`.
+"""Read a cohort from files: format, samples, features, metadata, PCA; for users, `study`, `atlas`, `tl`, `cli`.
 
 `read_cohort` is public as `heatmover.read_cohort`. This module reads the file or folder of cells and the sample sheet,
 and writes nothing.

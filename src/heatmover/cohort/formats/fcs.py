@@ -1,6 +1,6 @@
 """Read flow and mass cytometry (a folder of .fcs files), for `cohort`; define `Logicle`, the logicle scale, for users.
 
-`read_cohort` uses this module; users may call `Logicle`. The module reads files with flowio, and writes nothing.
+The module reads files with flowio, and writes nothing.
 """
 
 from __future__ import annotations

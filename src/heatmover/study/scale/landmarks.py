@@ -1,7 +1,6 @@
 """Approximate cells on disk by landmarks within a memory budget; copies text tables; for `study.scale.pieces` only.
 
-Only the other modules of this folder use this module. It reads the files of a cohort, and copies a table of text to a
-binary file.
+A table of text is copied to a binary file, in which any range of cells can be read directly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Compare samples out of core by landmarks; for users (`hm.scale`), `atlas`, `cli`; reads cells, writes checkpoints.
 
-Users call this module as `heatmover.scale`; studies and atlases use it as a comparer. This module reads the files of a
-cohort, and writes a checkpoint on request.
+The cells are read from the files of a cohort, and a checkpoint is written on request.
 """
 
 from __future__ import annotations

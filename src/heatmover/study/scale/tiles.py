@@ -1,6 +1,6 @@
 """Embed and compare more samples than fit into memory, written as tiles on disk; for users (`hm.scale`).
 
-Users call this module as `heatmover.scale`. It writes zarr arrays, or a checkpoint, to paths that the user names.
+The module writes zarr arrays, or a checkpoint, to paths that the user names.
 """
 
 from __future__ import annotations
