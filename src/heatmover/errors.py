@@ -1,6 +1,7 @@
-"""Define the errors and warnings of all modules; messages say what was expected, what was found, and what to do.
+"""Define errors, warnings and sentences, which name arguments or options; for users and all modules; touch no files.
 
-A `Sentence` marks the names of arguments, so that every front end can replace them by the names of its options.
+Messages say what was expected, what was found, and what to do. A `Sentence` marks the names of arguments, so that every
+front end can replace them by the names of its options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Create and check measures: rows of non-negative masses over points that sum to one; for users and every module."""
+"""Create and check measures, rows of masses over points that sum to one; for users and all modules; touch no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write files completely or not at all, lock them, check paths, convert values for JSON; any package may call it."""
+"""Write files whole or not at all, lock them, explain broken ones, check paths, make values JSON; for any package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from heatmover.errors import InvalidInputError
+from heatmover._base.words import article, quoted_path
+from heatmover.errors import HeatmoverError, InvalidInputError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -164,6 +165,46 @@ def check_place(path: str | os.PathLike[str], what: str) -> Path:
     if unusable:
         raise InvalidInputError(f"the path of {what}", ascii(text), "give the name of a file or folder")
     return Path(os.fsdecode(text))
+
+
+@contextmanager
+def readable(path: str, kind: str) -> Iterator[None]:
+    """Convert a library's error about a broken file into one sentence that names the file."""
+    try:
+        yield
+    except HeatmoverError:
+        raise
+    except MemoryError as error:
+        # Files are read in blocks of a few megabytes, so a file that needs more memory is damaged.
+        raise InvalidInputError(
+            f"{article(kind)} that can be read in blocks",
+            f"that {quoted_path(path)} needs more memory than is available{_reason(error, ' (', ')')}",
+            "it may be damaged",
+        ) from error
+    except PermissionError as error:
+        raise InvalidInputError(f"a readable {kind}", f"no permission to read {quoted_path(path)}") from error
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"a readable {kind}", f"that {quoted_path(path)} does not exist") from error
+    except Exception as error:
+        # Parsers raise errors of many types; struct.error, csv.Error and re.error have no common base class.
+        raise broken(path, kind, error) from error
+
+
+def broken(path: str, kind: str, error: BaseException) -> InvalidInputError:
+    """Return the error for a file that cannot be read; the message quotes one line of the library's reason."""
+    text = isinstance(error, UnicodeDecodeError) and kind in ("table of text", "sample sheet")
+    return InvalidInputError(
+        f"a {kind} in UTF-8" if text else f"a complete {kind}",
+        f"that {quoted_path(path)} cannot be read ({_reason(error) or type(error).__name__})",
+        "save it with that encoding" if text else "it may be truncated or damaged",
+    )
+
+
+def _reason(error: BaseException, before: str = "", after: str = "") -> str:
+    lines = str(error).strip().splitlines()
+    # A library's message may contain bytes of a damaged file.
+    shown = "".join(letter if letter.isprintable() else "?" for letter in lines[0][:200]).rstrip(" .") if lines else ""
+    return f"{before}{shown}{after}" if shown else ""
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Let packages call functions of packages that import them (reports), which `heatmover/__init__.py` registers here."""
+"""Let `atlas` and `study` call `report`, which imports them: `heatmover/__init__.py` registers the functions here."""
 
 from __future__ import annotations
 

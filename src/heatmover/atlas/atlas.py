@@ -1,4 +1,4 @@
-"""Define `Atlas`, a fitted model with reference samples: users build, save and load it, and map new samples onto it."""
+"""Build, save, load, verify `Atlas` (reference samples with a model), map new samples; for users, `tl`, `cli`."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.files import readable
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.storage import Record
 from heatmover._base.storage.record import texts_record
 from heatmover._base.types import Float64, FloatArray, Int32
 from heatmover._base.validation import check_matrix
-from heatmover._base.words import counted, distinct, find_all, listed, quoted, readable
+from heatmover._base.words import counted, distinct, find_all, listed, quoted
 from heatmover.atlas.coverage import CellDraw
 from heatmover.cohort import Cohort, read_cohort
 from heatmover.cohort.cohort import ShiftedReader

@@ -1,4 +1,4 @@
-"""Explain which points and types contribute to the distance between samples or groups, for users; touch no files."""
+"""Explain which points and types make samples or groups differ; for users, `study`, `atlas`, `tl`; touch no files."""
 
 from heatmover.attribution.cell_types import CellTypes, Drivers
 from heatmover.attribution.groups import GroupContrast, explain_groups

@@ -1,7 +1,7 @@
 """Test which cell types differ in abundance, state and features between groups; for `attribution`, `study`; no files.
 
-`explain_groups` and the contrast of a study call this module. The module reads the graph and the diffusion of a fitted
-model and touches no files. `heatmover.attribution.witness` explains how abundance and state contribute to a distance.
+The module reads the graph and the diffusion of a fitted model. `heatmover.attribution.witness` explains how abundance
+and state contribute to a distance.
 
 The shares of a sample sum to one, so if one type grows, the shares of all other types shrink. A type is therefore
 reported as different only if two tests are significant with the same sign: a test of its share, and a test of the

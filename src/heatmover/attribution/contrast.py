@@ -1,7 +1,6 @@
 """Choose, permute two groups of samples, test which columns differ; for `attribution`, `study`, `tl`; no files.
 
-`explain_groups`, the test of cell types and the contrast of a study call this module. The module diffuses measures with
-a fitted model.
+The module diffuses measures with a fitted model.
 
 The masses of a sample sum to one. If one cell type grows, the proportions of all other types shrink, so a test of
 proportions is significant for the other types too. A change can only be defined relative to a frame of reference. Two

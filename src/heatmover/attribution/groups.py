@@ -1,6 +1,6 @@
 """Find the points that differ between two groups of samples, with false-discovery rates; for users, `tl`; no files.
 
-The module reads the graph and the diffusion of a fitted model and touches no files.
+The module reads the graph and the diffusion of a fitted model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define `heatmover atlas`: build, show and verify an atlas on disk, map and add samples; for `cli` only."""
+"""Define `heatmover atlas`: build, show, check and extend atlases, map samples and write results; for `cli` only."""
 
 from __future__ import annotations
 

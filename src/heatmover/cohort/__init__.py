@@ -1,4 +1,4 @@
-"""Read cohorts (cells of many samples, with sample metadata) from single-cell and cytometry files; for users."""
+"""Read cohorts (cells of samples) from single-cell and cytometry files; for users, `study`, `atlas`, `tl`, `cli`."""
 
 from heatmover.cohort.cohort import Cohort, Source
 from heatmover.cohort.formats.fcs import Logicle

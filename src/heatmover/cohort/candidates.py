@@ -1,6 +1,6 @@
 """Suggest columns of a file that could identify the sample of each cell, reading the file; for `cli._settings` only.
 
-The command line uses this module, which reads columns that may hold labels, but no features.
+This module reads columns that may hold labels, but no features.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from heatmover._base.words import readable
+from heatmover._base.files import readable
 from heatmover.cohort.formats.anndata import columns_of_cells, open_anndata
 from heatmover.cohort.formats.tables import DelimitedReader, ParquetReader, read_head, unmeasured_columns
 from heatmover.cohort.read import KINDS, format_of

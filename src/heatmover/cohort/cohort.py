@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.files import readable
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Float64, FloatArray, Int32, Int64, IntArray
 from heatmover._base.validation import check_integer
-from heatmover._base.words import counted, find, quoted, readable
+from heatmover._base.words import counted, find, quoted
 from heatmover.cohort.formats.fcs import fcs_files
 from heatmover.cohort.reader import Block, Reader, described
 from heatmover.cohort.samples import check_annotation, check_variable, read_annotation

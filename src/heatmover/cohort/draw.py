@@ -1,6 +1,6 @@
 """Draw cells by hashes of their values, in proportion or equally many per sample; for `study`, `atlas`, `cli`.
 
-Studies, atlases and out-of-core runs use this module, which reads files only through a `Cohort`.
+This module reads files only through a `Cohort`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a cohort from files: detect the format, choose samples, features, metadata, fit a PCA; for users, `cli`, `tl`.
+"""Read a cohort from files: format, samples, features, metadata, PCA; for users, `study`, `atlas`, `tl`, `cli`.
 
 `read_cohort` is public as `heatmover.read_cohort`. This module reads the file or folder of cells and the sample sheet,
 and writes nothing.
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heatmover._base.files import readable
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Int32
 from heatmover._base.validation import (
@@ -26,7 +27,7 @@ from heatmover._base.validation import (
     check_random_state,
     check_truth,
 )
-from heatmover._base.words import article, counted, find, listed, quoted, quoted_path, readable, verb
+from heatmover._base.words import article, counted, find, listed, quoted, quoted_path, verb
 from heatmover.cohort.cohort import Cohort, Source
 from heatmover.cohort.formats.anndata import open_anndata
 from heatmover.cohort.formats.fcs import SKIP_THEM, Measurement, fcs_files, left_out_notes, open_fcs

@@ -1,6 +1,6 @@
 """Define `Reader`, the interface to labels and values in a file of cells; for `cohort`, `study.scale`; opens no file.
 
-The file formats, `Cohort` and out-of-core runs use this module, which opens no file itself.
+The file formats implement `Reader`.
 """
 
 from __future__ import annotations

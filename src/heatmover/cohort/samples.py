@@ -1,6 +1,6 @@
 """Build the table of samples from labels and annotations of cells, in blocks; for `cohort`, `study` and `tl`.
 
-`read_cohort`, `Cohort` and `heatmover.tl` use this module, which reads files only through a `Reader`.
+This module reads files only through a `Reader`.
 """
 
 from __future__ import annotations

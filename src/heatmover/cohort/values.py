@@ -1,6 +1,6 @@
 """Check values of cells, compute moments, standardize, fit and apply a PCA; for `cohort`, `study`, `atlas`.
 
-`read_cohort`, `Cohort` and atlases use this module, which reads files only through a `Reader`.
+This module reads files only through a `Reader`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generate points on manifolds with known geodesic distances and exact EMD, for users and tests; touch no files.
+"""Generate points with known geodesic distances and exact EMD, and a cohort; for users, `cli`, tests; touch no files.
 
 Generators return a `Dataset`: points, the measure to which each point belongs, and the true distances between points.
 """

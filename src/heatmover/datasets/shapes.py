@@ -1,4 +1,4 @@
-"""Draw clouds of points on shapes whose geodesic distances are known, for users and tests; touch no files.
+"""Draw clouds of points on shapes with known geodesic distances, for users, tests, `simulated_cohort`; touch no files.
 
 There is one function per shape. All shapes share the following parameters. Each function documents the unit of its
 ``spread`` and the number of dimensions that its shape needs.

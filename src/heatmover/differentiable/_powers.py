@@ -1,4 +1,4 @@
-"""Apply powers of the operator under autograd, storing no terms; only `differentiable._loss` calls it; arrays only.
+"""Apply powers of the operator, or build it from points, under autograd; for `differentiable._loss` only; no files.
 
 Let y_k = sum_j c_kj T_j(X) x, with gradients g_k on the y_k. The adjoint of the recurrence is the same recurrence, run
 from the last term to the first with sources: b_j = sum_k c_kj g_k + 2 X b_{j+1} - b_{j+2} (Clenshaw). This recurrence

@@ -1,4 +1,4 @@
-"""Choose the dyadic diffusion times to compare, and the coarsest one from the data; embeddings call this module.
+"""Choose the dyadic diffusion times to compare, the coarsest from the data; for `embedding.preparation`; arrays only.
 
 `choose_max_scale` is the default: the first scale at which the heat of two points overlaps by half on average.
 

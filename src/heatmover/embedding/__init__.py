@@ -1,4 +1,4 @@
-"""Embed measures and compare the embeddings, for users and all front ends: estimator, distances, neighbors, kernel."""
+"""Embed measures and compare the embeddings: estimator, distances, neighbors, kernel; for users and most packages."""
 
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD

@@ -1,4 +1,4 @@
-"""Turn L1 distances between embedded measures into a kernel for SVMs and Gaussian processes, for users."""
+"""Turn L1 distances between embedded measures into a kernel for SVMs and Gaussian processes, for users; arrays only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose scales, diffusion method, precision, columns and table for `DiffusionEMD.fit`; touch no files.
+"""Choose scales, method, precision, columns, table, then embed; for `DiffusionEMD`, `transport.calibration`; no files.
 
 `plan_diffusion` chooses the diffusion method from the number of points, measures and scales, and from the ranks of the
 powers. The unit of cost is one product of the operator with one column. Without a basis, each measure takes as many

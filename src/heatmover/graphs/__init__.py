@@ -1,4 +1,4 @@
-"""Build graphs over points, approximate points by landmarks, and diagnose graphs; public values that touch no files."""
+"""Build and diagnose graphs over points, approximate points by landmarks; for users and most packages; no files."""
 
 from heatmover.graphs.diagnosis import Diagnosis
 from heatmover.graphs.graph import Graph

@@ -1,4 +1,4 @@
-"""Find the nearest center of each point exactly, and run k-means; used by landmarks, atlases and studies; arrays only.
+"""Find nearest centers exactly, run k-means, draw by mass; for `graphs`, `study`, `atlas`; arrays only.
 
 Distances are first computed in single precision. Where rounding could change which center is nearest, the few possible
 centers are compared again in double precision, so the result equals a plain loop over all centers. A tree groups

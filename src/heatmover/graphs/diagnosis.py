@@ -1,4 +1,4 @@
-"""Find components, near-cuts and the spectral gap of a graph, and give advice; called by `Graph` and by models.
+"""Find components, near-cuts, the spectral gap of a graph, give advice; for `Graph`, `DiffusionEMD`; arrays only.
 
 A near-cut is a part of a graph that is nearly disconnected from the rest, so that heat hardly ever enters or leaves it.
 The conductance of a part is the affinity between the part and the rest, divided by the total affinity of its points. If

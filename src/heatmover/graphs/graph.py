@@ -1,4 +1,4 @@
-"""Define `Graph`, a public, immutable value built from points, distances, affinities or a grid; touches no files."""
+"""Define `Graph`, an immutable value from points, distances, affinities or a grid; for users, packages; no files."""
 
 from __future__ import annotations
 

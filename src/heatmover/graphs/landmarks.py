@@ -1,4 +1,4 @@
-"""Approximate millions of points by a few thousand landmarks, for users and studies; it touches no files."""
+"""Approximate millions of points by a few thousand landmarks; for users, studies, atlases; it touches no files."""
 
 from __future__ import annotations
 

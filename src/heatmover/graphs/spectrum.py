@@ -1,7 +1,4 @@
-"""Compute the normalized operator of an affinity and the ends of its spectrum; graphs, diffusion and manifold call it.
-
-This module computes on arrays only.
-"""
+"""Normalize an affinity, find the ends of its spectrum; for `graphs`, `diffusion`, `manifold`; arrays only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render the report of a study as one self-contained HTML page, and write the folder of results; for users and the CLI.
+"""Render studies and mapped samples as HTML pages, write folders of results; for users, `cli`, `study`, `atlas`.
 
 A small function and a template make each section of the page. Users can add sections with `Section`.
 """

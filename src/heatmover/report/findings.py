@@ -1,4 +1,4 @@
-"""Describe a study in words: table of findings, cautions and methods text, for the report and the terminal."""
+"""Describe a study in words: findings table, cautions and methods text, for the report and the terminal; no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test by permutation whether a variable explains the distances between samples; public tests on plain arrays."""
+"""Test by permutation what explains distances, assess noise, map samples; for users and most packages; arrays only."""
 
 from heatmover.statistics.designs import Design, DesignResult, TermResult, permanova_design
 from heatmover.statistics.permutations import TestResult

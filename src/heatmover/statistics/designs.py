@@ -1,7 +1,4 @@
-"""Define linear models of distances, test each term by permuting residuals; for users, `study`; arrays only.
-
-Users, the tests of `heatmover.statistics` and `heatmover.study` call this module; it works on plain arrays.
-"""
+"""Define linear models of distances, test terms by permuting residuals; for users, `statistics`, `study`; no files."""
 
 from __future__ import annotations
 

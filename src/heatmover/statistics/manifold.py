@@ -1,6 +1,6 @@
-"""Map samples by their distances: graph, low-dimensional maps, smoothness; for users, as ``hm.manifold``; arrays only.
+"""Map samples by their distances, test smoothness; for users, `study`, `atlas`, `tl`, `pl`, `report`; arrays only.
 
-The module is public as ``hm.manifold``; plots, reports and atlases call it too. The module works on plain arrays.
+The module is public as ``hm.manifold``.
 """
 
 from __future__ import annotations

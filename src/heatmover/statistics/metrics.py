@@ -1,6 +1,6 @@
-"""Score distances by their agreement with true distances and by the smoothness of signals; public as ``hm.metrics``.
+"""Score distances against true distances, signals by smoothness; for users, `statistics`, `transport`, `study`.
 
-Calibration and studies call the module too; it works on plain arrays.
+The module is public as ``hm.metrics``. It works on plain arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Estimate how much of a distance is sampling noise, with confidence intervals; for users, comparisons and atlases.
+"""Estimate the sampling noise and confidence intervals of distances; for users, studies, atlases; touch no files.
 
 The module reads the diffusion of a fitted model and works on plain arrays.
 

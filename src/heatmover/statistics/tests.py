@@ -1,7 +1,4 @@
-"""Test by permutation whether a variable explains distances or dispersion differs; for users, `study`; arrays only.
-
-Users call the tests through `heatmover.statistics`; `heatmover.study` calls the tests too. The tests work on plain
-arrays.
+"""Test by permutation how variables relate to distances, compute q-values; for users, `attribution`, `study`; no files.
 
 The dispersion of a group is the mean score of the distances between its samples; the score is a bounded function of the
 distance. A mean over pairs needs no center, so this mean is unbiased in small groups and in any dimension, and does not

@@ -1,4 +1,4 @@
-"""Compare the samples of a cohort and test their metadata; for users, front ends; reads cohorts, writes on request."""
+"""Compare samples of a cohort, test metadata; for users, `atlas`, front ends; reads cohorts, writes on request."""
 
 from heatmover.study.batches import Alignment, align_batches
 from heatmover.study.cell_types import (

@@ -1,4 +1,4 @@
-"""Estimate and remove batch shifts (one translation of all cells per batch); for `study_cohort` and users."""
+"""Estimate and remove one shift of all cells per batch; for users and `study_cohort`; reads cohorts, writes nothing."""
 
 from __future__ import annotations
 

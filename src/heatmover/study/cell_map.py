@@ -1,4 +1,4 @@
-"""Place a sample of cells on a map that shows where two groups differ; for studies and reports, reads a cohort."""
+"""Place a sample of cells on a map that shows where two groups differ; for `study.study` only; reads a cohort."""
 
 from __future__ import annotations
 

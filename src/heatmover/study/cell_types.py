@@ -1,4 +1,4 @@
-"""Annotate or cluster cells, contrast cell types between groups; for studies, reports, `tl`, users; reads cohorts."""
+"""Annotate or cluster cells, contrast types, compute their shares; for studies, `pl`, `tl`, users; reads cohorts."""
 
 from __future__ import annotations
 

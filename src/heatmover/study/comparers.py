@@ -1,4 +1,4 @@
-"""Define `Comparer`, how a study compares samples, and `InMemory`, which reads all cells; for users, studies, `doctor`.
+"""Define `Comparer`, how a study compares samples, and `InMemory`, which reads all cells; for users, studies, `cli`.
 
 A comparer reads the files of a cohort. `InMemory` writes nothing.
 """

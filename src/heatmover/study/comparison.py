@@ -1,4 +1,4 @@
-"""Compute the distances between samples from points and labels; for users and all front ends, writes CSV on request."""
+"""Compute distances between samples from points; for users, `study`, `atlas`, front ends; writes CSV and reports."""
 
 from __future__ import annotations
 

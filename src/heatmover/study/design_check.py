@@ -1,7 +1,6 @@
-"""Check sample metadata for confounding, blocks and ambiguous columns; for studies, `doctor` and users.
+"""Check sample metadata for confounding, blocks and ambiguous columns; for users, `study.cautions`; no files.
 
 Remarks name blocks, variables that are constant within a patient, confounded variables, and numbers that may be groups.
-This module does not touch files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test whether sample metadata are associated with distances, and describe the findings; for studies and users."""
+"""Read metadata, test their association with distances, describe findings; for users, studies, front ends; no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe and check parameters of studies and commands; for users, `cli`, `atlas` (`StudyParameters`); no files."""
+"""Describe and check parameters of studies and commands; for users, `study`, `cli`, `atlas`; touch no files."""
 
 from __future__ import annotations
 

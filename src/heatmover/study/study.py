@@ -1,4 +1,4 @@
-"""Study a `Cohort` or a comparison: compare samples, test metadata, contrast cell types; for users and front ends."""
+"""Study cohorts or comparisons: distances, tests, cell types; for users, `cli`, `report`, `hm.scale`; reads cohorts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute on AnnData, for users: distances, an AnnData of samples, differing cells, maps on atlases; write ``.uns``."""
+"""Compute on AnnData, for users: distances, samples, differing cells, maps on atlases; write ``.uns`` and ``.obs``."""
 
 from heatmover.tl._distances import sample_distances
 from heatmover.tl._explain import explain

@@ -1,6 +1,6 @@
 """Read samples of an AnnData, store comparisons in it, build AnnData of samples; for users, `tl`, `pl`, `report`.
 
-Users call `samples`; `tl`, `pl` and reports call the other functions. Only the AnnData that is passed is changed.
+Users call only `samples`. Only the AnnData that is passed is changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Give distances real units and compute barycenters, for users; submodules compute exact EMD and baselines."""
+"""Give distances real units, compute barycenters, exact EMD and baselines; for users and other packages; no files."""
 
 from heatmover.transport.barycenters import barycenter
 from heatmover.transport.calibration import calibrate

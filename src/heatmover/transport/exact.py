@@ -1,4 +1,4 @@
-"""Solve exact optimal transport between pairs of measures with POT; for `transport`, `datasets`, atlas indexes."""
+"""Solve exact optimal transport between pairs of measures with POT; for `transport`, `datasets`, `atlas`; no files."""
 
 from __future__ import annotations
 

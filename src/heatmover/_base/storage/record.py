@@ -1,4 +1,4 @@
-"""Represent a value as a record of plain values and arrays, which a `Store` writes; for any package; touch no files."""
+"""Represent a value as a record of plain values and arrays, for any package; a `Store` writes and reads its files."""
 
 from __future__ import annotations
 

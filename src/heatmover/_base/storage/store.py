@@ -1,4 +1,4 @@
-"""Write and read folders of zarr arrays with the SHA-256 of every file in a manifest; any package may call it.
+"""Write and read folders of zarr arrays with checksums, lock folders, explain write errors; any package may call it.
 
 The zarr package writes and reads the arrays, each as one uncompressed chunk. New parts are added to the folder, and
 then a new manifest replaces the old one in one step. So a reader sees a complete change or no change, and a killed

@@ -1,4 +1,4 @@
-"""Find the stored measures nearest to a query, exactly or approximately, in memory or on disk; for users."""
+"""Find stored measures nearest to a query, exactly or approximately, in memory or on disk; for users, `atlas`."""
 
 from heatmover.atlas.index.index import MeasureIndex, Nearest, Within, exact_emd
 

@@ -1,4 +1,4 @@
-"""Define `MeasureIndex`, with which users store measures in memory or in a folder and find nearest neighbors."""
+"""Define `MeasureIndex`, which stores measures in memory or a folder and finds the nearest; for users, `atlas`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Read the supported file formats, one module each; `read_cohort` uses them as `heatmover.cohort.reader.Reader`."""
+"""Read the file formats, one module each, through `heatmover.cohort.reader.Reader`; for `cohort`, `study.scale`."""

@@ -1,9 +1,8 @@
-"""Read AnnData (.h5ad, .zarr, in memory) in blocks of rows, reject damaged files, write nothing; for `cohort`, `tl`.
+"""Read AnnData (.h5ad, .zarr, in memory) in blocks of rows, reject damaged files, write nothing; for `cohort`.
 
-`read_cohort` and `candidates` use this module, which reads files and writes nothing. h5py and zarr read arrays, and
-anndata reads sparse matrices. This module checks lengths, pointers and indices. With inconsistent lengths, values would
-be assigned to wrong cells. With a wrong pointer or index of a sparse matrix, compiled code would read memory outside
-the matrix.
+h5py and zarr read arrays, and anndata reads sparse matrices. This module checks lengths, pointers and indices. With
+inconsistent lengths, values would be assigned to wrong cells. With a wrong pointer or index of a sparse matrix,
+compiled code would read memory outside the matrix.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read flow and mass cytometry (a folder of .fcs files), for `cohort`; define `Logicle`, the logicle scale, for users.
 
-`read_cohort` uses this module; users may call `Logicle`. The module reads files with flowio, and writes nothing.
+The module reads files with flowio, and writes nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 from scipy.special import lambertw
 
+from heatmover._base.files import readable
 from heatmover._base.types import Float64
 from heatmover._base.validation import check_number, import_extra
-from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, readable, verb
+from heatmover._base.words import counted, distinct, find, find_all, listed, quoted, verb
 from heatmover.cohort.reader import LABEL_ROWS, Block, LabelBlock, Reader, Selection, check_memory_for, spans
 from heatmover.errors import InvalidInputError, Sentence, argument
 

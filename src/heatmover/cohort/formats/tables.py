@@ -1,6 +1,6 @@
 """Read tables of cells and sample sheets (Parquet, .csv, .tsv), choose features; for `cohort` and `study.scale` only.
 
-`read_cohort` and `candidates` use this module. It reads files with Arrow, and writes nothing.
+The module reads files with Arrow, and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw distances as a clustered heatmap with a tree and strips of variables, for `pl` and reports."""
+"""Draw distances as a clustered heatmap with a tree, for `pl`; give the order of its samples to `pl` and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provide variables, colors, text and axes for the figures of `drawing`, `pl` and reports; `save` writes a PNG."""
+"""Provide variables, colors, text, axes for figures of `drawing`, `pl`, reports, comparisons; `save` writes a PNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare cohorts or embed samples beyond memory, in threads or on Dask; write checkpoints, zarr tiles; for users."""
+"""Compare or embed samples beyond memory, in threads or on Dask; for users, `atlas`, `cli`; write checkpoints, zarr."""
 
 from heatmover.study.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
 from heatmover.study.scale.stages import connected

@@ -1,7 +1,6 @@
 """Approximate cells on disk by landmarks within a memory budget; copies text tables; for `study.scale.pieces` only.
 
-Only the other modules of this folder use this module. It reads the files of a cohort, and copies a table of text to a
-binary file.
+A table of text is copied to a binary file, in which any range of cells can be read directly.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from heatmover._base.files import Arrays
+from heatmover._base.files import Arrays, readable
 from heatmover._base.progress import Progress
 from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int32, Int64, Intp
-from heatmover._base.words import counted, quoted_path, readable
+from heatmover._base.words import counted, quoted_path
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import cell_hashes
 from heatmover.cohort.formats.tables import DelimitedReader

@@ -1,7 +1,6 @@
 """Compare samples out of core by landmarks; for users (`hm.scale`), `atlas`, `cli`; reads cells, writes checkpoints.
 
-Users call this module as `heatmover.scale`; studies and atlases use it as a comparer. This module reads the files of a
-cohort, and writes a checkpoint on request.
+The cells are read from the files of a cohort, and a checkpoint is written on request.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from heatmover._base.files import plain
+from heatmover._base.files import plain, readable
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Intp
 from heatmover._base.validation import check_memory, check_threads, check_truth
 from heatmover._base.version import __version__
-from heatmover._base.words import counted, find_all, readable
+from heatmover._base.words import counted, find_all
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader

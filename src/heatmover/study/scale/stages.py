@@ -1,7 +1,6 @@
-"""Run stages of out-of-core work in threads or on Dask, with checkpoints on disk; for `study.scale`, `cli`.
+"""Run stages of out-of-core work in threads or on Dask, with checkpoints on disk; for `study.scale`, `cli`, users.
 
-The other modules of this folder use this module, and the command line calls `connected`. This module writes only the
-folder of the checkpoint.
+Users and the command line call `connected`. This module writes only the folder of the checkpoint.
 """
 
 from __future__ import annotations

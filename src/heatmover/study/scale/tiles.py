@@ -1,6 +1,6 @@
 """Embed and compare more samples than fit into memory, written as tiles on disk; for users (`hm.scale`).
 
-Users call this module as `heatmover.scale`. It writes zarr arrays, or a checkpoint, to paths that the user names.
+The module writes zarr arrays, or a checkpoint, to paths that the user names.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from heatmover._base.files import Arrays
+from heatmover._base.files import Arrays, readable
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int64
 from heatmover._base.validation import check_at_most, check_matrix, check_memory, check_option, import_extra
 from heatmover._base.version import __version__
-from heatmover._base.words import counted, quoted_path, readable
+from heatmover._base.words import counted, quoted_path
 from heatmover.cohort.reader import spans
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
