@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from heatmover._base.types import Bool, Float64, Intp
 from heatmover._base.validation import ALL_DISTANCES, as_array, check_at_most, check_matrix
@@ -191,6 +190,8 @@ def _near(distances: Float64, k: int) -> Bool:
 
 def centered_ranks(rows: Float64) -> Float64:
     """Return the ranks within each row minus their mean; equal values share their mean rank."""
+    from scipy.stats import rankdata  # takes a third of a second to import
+
     return np.asarray(rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2)
 
 
