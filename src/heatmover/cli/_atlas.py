@@ -75,7 +75,7 @@ def map_(ctx: typer.Context) -> None:
 
     with plain_errors():
         asked, running = made(MapOptions, ctx.params), made(Running, ctx.params)
-        _check_found(asked.out, ctx.params)
+        _check_places(asked.out, ctx.params)
         reference = _load(asked.atlas)
         mapped = reference.map(**_mapping(ctx.params))
         mapped = replace(mapped, warnings=tuple(map(in_options, mapped.warnings)))
@@ -83,7 +83,7 @@ def map_(ctx: typer.Context) -> None:
         mapped.nearest(k)  # raises an error if k is too large
         answers = [(name, mapped.predict(name, k)) for name in asked.predict]
         if asked.out is not None:
-            _write_found(mapped, asked, k, running)
+            _write_mapped(mapped, asked, k, running)
     if not running.quiet:
         _tell(*mapped.lines(min(k, 3)))
         for name, answer in answers:
@@ -104,7 +104,7 @@ def add(ctx: typer.Context) -> None:
 
     path, asked = ctx.params["atlas"], ctx.params
     with plain_errors():
-        _check_found(None, asked)
+        _check_places(None, asked)
         reference = _load(path)
         cohort = reference.features.open(
             asked["path"], asked["sample_key"], asked["sample_sheet"], asked["on_missing"], asked["skip_unlisted"]
@@ -168,7 +168,7 @@ def _mapping(typed: dict[str, Any]) -> dict[str, Any]:
     return {"source": typed["path"], "n_jobs": made(Running, typed).n_jobs, **named}
 
 
-def _check_found(out: str | None, typed: dict[str, Any]) -> None:
+def _check_places(out: str | None, typed: dict[str, Any]) -> None:
     """Raise an error if results cannot be written, before anything is computed."""
     from heatmover.cli._settings import check_named, check_places
 
@@ -187,7 +187,7 @@ def _is_table(out: str) -> bool:
     return Path(out).suffix.lower() == ".csv"
 
 
-def _write_found(mapped: Any, asked: MapOptions, k: int, running: Running) -> None:
+def _write_mapped(mapped: Any, asked: MapOptions, k: int, running: Running) -> None:
     """Write the table, or a folder with report and table, completely or not at all."""
     out, predict = str(asked.out), asked.predict
     if _is_table(out):
