@@ -66,7 +66,7 @@ class ExactDiffuser(Diffuser):
         self._outward = (self._top if adjoint else 1 / self._top)[:, None]
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without the operator and the kind of density."""
         parts = {
             f"part_{number}": Record(
                 arrays={"rows": part.rows.astype(np.int64, copy=False), "values": part.values, "vectors": part.vectors}
@@ -205,7 +205,7 @@ class WalkDiffuser(Diffuser):
         )
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without the operator and the kind of density."""
         return Record({"kind": "walk"})
 
     @classmethod

@@ -357,7 +357,7 @@ class ModelParameters:
 
     @property
     def of_diffusion(self) -> ModelParameters:
-        """Copy with defaults for parameters that only combine densities; models with equal copies share a diffusion."""
+        """Copy with defaults for parameters that only combine densities; equal copies can share densities."""
         return replace(self, n_scales=None, alpha=0.5, norm="levels", weights=None)
 
 

@@ -121,7 +121,7 @@ class Graph:
             Number of neighbors of each node, less than the number of points. If merging equal points leaves too few
             nodes, all other nodes are neighbors. Two nodes are joined if either is a neighbor of the other. Nodes tied
             with the last neighbor (up to a relative difference of 1e-9) are neighbors too, up to four times
-            ``n_neighbors``. If even more nodes are tied, a hash of both nodes selects among them.
+            ``n_neighbors`` in total. If even more nodes are tied, a hash of both nodes selects among them.
         kernel
             ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all points, the paper's Eq. 4 and the right choice
             for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
@@ -276,8 +276,8 @@ class Graph:
             recognized as distances, by zeros on the diagonal and the triangle inequality, raises an error.
         lazy
             True: add a self-loop to every point, whose weight is the mean degree of the component, so that the random
-            walk stays in place about every other step. False: use the affinity unchanged. None: add self-loops only to
-            bipartite components (such as paths, trees and square lattices without self-loops), with a warning. On
+            walk stays in place in about half of its steps. False: use the affinity unchanged. None: add self-loops only
+            to bipartite components (such as paths, trees and square lattices without self-loops), with a warning. On
             bipartite components heat alternates between two halves, and distances are wrong: neighbors seem farther
             apart than points two steps away.
 

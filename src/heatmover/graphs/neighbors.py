@@ -7,7 +7,7 @@ point is the distance of the last neighbor found so far. So a search is exact if
 within the reach. But few neighbors lie in the direction of any one border, and in many dimensions hardly any neighbor
 lies behind a border at more than half of the reach. So an approximate search visits only parts whose border is within a
 smaller distance, a share of the reach. A sample of points with known true neighbors shows which share yields the
-required recall, with confidence, and at what cost.
+required recall with high confidence, and what the search will cost.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class SearchPlan(NamedTuple):
 def least_recall(recalls: Float64, n_points: int, deviations: float = CONFIDENT) -> float:
     """Return a lower confidence bound of the recall from a sample of points.
 
-    Most points miss no neighbor and a few miss many, so the sample mean is skewed. The bound follows Johnson (1978),
-    who corrects the standard error by the third moment. Even if no point of a sample misses a neighbor, a small share
-    of all points could miss all neighbors.
+    Most points miss no neighbor and a few miss many, so the sample mean is skewed. The bound inverts the t statistic of
+    Johnson (1978), which is corrected for skewness by the third central moment. Even if no point of a sample misses a
+    neighbor, a small share of all points could miss all neighbors.
 
     Parameters
     ----------
@@ -505,8 +505,8 @@ EXACT_BELOW = 10_000
 # Share of the true neighbors that an approximate search is planned to find, with confidence.
 WANTED = 0.99
 # Points tied with the last neighbor are neighbors too, up to this multiple of the requested number. On lattices many
-# points are tied: 24 points follow the first 32 neighbors in 3 dimensions, and 91 points follow the first 14 neighbors
-# among words of 14 bits.
+# points are tied: in 3 dimensions, the 24 points after the first 32 neighbors are equally far, and among words of 14
+# bits, so are the 91 points after the first 14 neighbors.
 MOST_TIED = 4
 # Number of points with ties that are processed at once; with 120 neighbors each they take 100 MB.
 TIED_AT_ONCE = 50_000

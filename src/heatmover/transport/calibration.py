@@ -728,7 +728,7 @@ def _non_negative(matrix: Float64, target: Float64) -> Float64:
 
 
 def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _FittedWeights:
-    """Return the fit to the pairs ``rows``, with the largest scale and shrinkage that best predict held-out pairs.
+    """Return the fit to the pairs ``rows`` whose choice of largest scale and shrinkage best predicts held-out pairs.
 
     The score is the geometric mean of the mean relative error and of one minus the rank correlation. Fits with a lower
     rank correlation than the input model are ranked last.

@@ -72,9 +72,10 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
 
 @kernel(fastmath=REORDER)
 def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any, out: Any) -> Any:
-    """Write the squared distances of ROWS points from a part; return a bit mask of points with a square in their limit.
+    """Write the squared distances of ROWS points from a part; return a bit mask of points that have hits.
 
-    Squares are computed for two points at a time, so that each member of the part is read once per two points.
+    A hit is a square that does not exceed the limit of the point. Squares are computed for two points at a time, so
+    that each member of the part is read once per two points.
 
     Parameters
     ----------
@@ -269,8 +270,8 @@ def search_parts(
         Other parts around each part, nearest first, and the scaled distances between the centers, ``(n_parts, n_near)``
         each.
     limits
-        Scale of the blocks, number of candidates to keep, share of the reach within which a border must lie, and
-        relative rounding error of a border.
+        Scale of the blocks, number of candidates to keep, share of the reach within which the border of a part must lie
+        for the part to be searched, and relative rounding error of a border.
     distances, indices
         Receive the neighbors, ``(n_members, k)``; infinite and -1 where fewer than k were found.
     seen

@@ -166,7 +166,7 @@ class Record:
         return tuple(texts)
 
     def part_of_store(self) -> Part:
-        """Return the record as a part of a store, in which a path names each array."""
+        """Return the record as a part of a store: its values as one document, and its arrays by their paths."""
         return Part({"record": self._document()}, dict(self._flat()))
 
     def _document(self) -> dict[str, Any]:
