@@ -65,7 +65,7 @@ def naturally(names: Iterable[str]) -> list[str]:
 
 
 def _pieces(name: str) -> tuple[list[tuple[str, int, str]], str]:
-    """Return the sort key of a name: its texts and numbers in turn, and then the name itself to break ties."""
+    """Return the sort key of a name: alternately its texts and numbers, and then the name itself to break ties."""
     parts = [*DIGITS.split(name), ""]
     # Represent a number by the count of its digits and by the digits themselves, because Python cannot convert very
     # long numbers.

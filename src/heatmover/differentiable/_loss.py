@@ -448,7 +448,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return (masses / self._copies)[..., self._place]
 
     def _at_nodes(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum values of points over the points of each node: ``(n_rows, n_points)`` -> ``(n_rows, n_nodes)``."""
+        """Add up the values of all points at each node: ``(n_rows, n_points)`` -> ``(n_rows, n_nodes)``."""
         empty = torch.zeros(values.shape[0], self.graph.n_nodes, dtype=values.dtype)
         return empty.index_add(1, self._place, values)
 

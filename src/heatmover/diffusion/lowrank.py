@@ -152,7 +152,7 @@ class LowRankDiffuser(Diffuser):
         self.first = factors[0].scale
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, without the operator and the kind of density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         factors = {f"factor_{scale}": factor.to_record() for scale, factor in self._factors.items()}
         return Record(
             {"kind": "lowrank", "scales": list(self._factors)}, parts={"fine": self._fine.to_record(), **factors}

@@ -9,7 +9,7 @@ with equal probability. Then S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{
 toss. So the coefficients are non-negative and sum to one, and the error of stopping at degree J is exactly the
 probability that |J_s| > J. This bound holds on the whole spectrum and is attained at the eigenvalue 1. With a = -1
 (nothing is known about S) the coefficients are the binomial coefficients of the classical expansion of a monomial. With
-a = 0 (S positive semi-definite) the walk moves half as often, and 0.7 of the degree suffices.
+a = 0 (S positive semi-definite) the walk moves half as often, and 0.7 times the degree suffices.
 
 `Recurrence` applies these polynomials to blocks of columns; all methods except the methods in `exact` use it.
 """
@@ -366,7 +366,7 @@ class Diffuser(ABC):
 
     @abstractmethod
     def to_record(self) -> Record:
-        """Return the diffuser as a record without operator and kind of density; its value "kind" names the method."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``; the value "kind" names the method."""
 
     @abstractmethod
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
@@ -757,7 +757,7 @@ class ChebyshevDiffuser(Diffuser):
         self._recurrence = Recurrence(operator, self.dtype, n_threads=n_threads)
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, without the operator and the kind of density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         return Record({"kind": "chebyshev", "tol": float(self.tol), "dtype": self.dtype.name})
 
     @classmethod

@@ -169,8 +169,8 @@ class _Draw:
 
     By chance, too many points of a small sample may lie at the rim or in one cluster, which biases the average.
     Computing the heat of all points is too expensive. But a random function smoothed by the same random walk has a
-    value at every point, and two points have nearly equal values if their heat has mixed. A comparison of the sampled
-    points with all points by these values corrects the average (a control variate).
+    value at every point, and two points have nearly equal values if their heat has mixed. The difference of these
+    values between the sampled points and all points corrects the average (a control variate).
     """
 
     sources: Block  # (n_points, n_drawn + n_probes)
@@ -372,8 +372,8 @@ def choose_mixed_scale(
             points = f"all points but {few}" if few else "every point"
             reason = (
                 f"2^{scale} is the first number of steps after which the random walk from {points} is within "
-                f"{epsilon:g} "
-                f"of the stationary distribution (total variation, {verdict.how}), as in the paper's Lemma 1"
+                f"{epsilon:g} of the stationary distribution, as in the paper's Lemma 1 (total variation, "
+                f"{verdict.how})"
             )
             return ScaleChoice(scale, np.array(decay), 0.0, reason)
     raise InvalidInputError(

@@ -332,7 +332,7 @@ def diffused(diffuser: Diffuser, rows: Any, scales: range, *, n_threads: int) ->
 
 
 def embed_densities(densities: Block, layout: Layout, *, dtype: npt.DTypeLike) -> FloatArray:
-    """Embed the densities at scales 0, 1, ... that `diffused` returns; the result is bit-identical to `embed`."""
+    """Embed the densities at scales 0, 1, ... from `diffused`; the result is bit-identical to the result of `embed`."""
     embedding = np.zeros((densities.shape[2], layout.n_features), dtype=dtype)
     _fill((densities[scale] for scale in layout.scales), layout, embedding)
     return embedding

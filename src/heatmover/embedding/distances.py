@@ -65,7 +65,7 @@ def pairwise_distances(
     n_jobs
         Number of threads; None or -1 for all available cores. The result is bit-identical for any number.
     out
-        Array or memory map that receives the result, of the result's shape, float64 or float32. No other array of this
+        Array or memory map for the result, in the shape of the result and in float64 or float32. No other array of this
         size is allocated, so with a memory map the result can be larger than memory.
 
     Returns

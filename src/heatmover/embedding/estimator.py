@@ -163,7 +163,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     max_scale_reason_ : str
         Reason for K in words.
     decay_ : ndarray
-        Mean total variation distance between heat from two points at times 1, 2, 4, ...; empty if ``max_scale`` is a
+        Mean total variation distance between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` is a
         whole number. If ``max_scale`` is in (0, 1): the largest total variation distance from the stationary
         distribution among the points examined.
     scales_ : ndarray
@@ -333,7 +333,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self
 
     def fit_masses(self, X: Any) -> Any:
-        """Fit without checking the parameters, for callers of `check_parameters`; return the masses on the nodes.
+        """Fit with parameters that the caller checked with `check_parameters`; return the masses on the nodes.
 
         Parameters
         ----------
@@ -441,8 +441,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             Measures ``(n_measures, n_points)``, or an iterable of such matrices, for instance a generator that reads
             them from disk.
         memory
-            Memory limit in bytes, or text such as ``"2 GB"``. It covers a block of the embedding, its computation and
-            the previous block, which a loop still holds, but not the fitted model (graph, basis or table).
+            Memory limit in bytes, or text such as ``"2 GB"``. The limit covers the computation of a block, the block
+            itself and the previous block, which a loop still holds. It does not cover the fitted model (graph, basis or
+            table).
 
         Yields
         ------

@@ -39,7 +39,7 @@ def nearest(
 
     The search is exact. It never stores the matrix of all distances, and it skips pairs that a lower bound shows to be
     too far apart. With 60,000 images of digits to search and 10,000 other images as queries, it takes a thirtieth of
-    the time of the full search.
+    the time that the full search takes.
 
     Parameters
     ----------

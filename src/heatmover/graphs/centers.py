@@ -273,7 +273,7 @@ def _axes(scaled: Float64, stride: int) -> Float64:
 
 
 def _cut(placed: Float64, size: int) -> tuple[list[Intp], tuple[Int32, Float32, Int32]]:
-    """Divide points repeatedly along their widest dimension into leaves of at most ``size`` points, nearly all full."""
+    """Divide points repeatedly along their widest dimension into mostly full leaves of at most ``size`` points."""
     members: list[Intp] = []
     dimensions: list[int] = []
     values: list[float] = []

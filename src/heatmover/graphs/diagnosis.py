@@ -121,7 +121,7 @@ def find_near_cuts(
     degree
         Degrees d of `normalize`, ``(n_points,)``, positive.
     steps
-        Number of steps of the longest diffusion compared; None for 2^13.
+        Number of steps of the longest diffusion that is used for a distance; None for 2^13.
     masses
         Masses of the points, ``(n_points,)``. If given, parts that hold less than a `NOTICEABLE` share of the masses
         may be omitted; if no larger part exists, the search takes half the time.

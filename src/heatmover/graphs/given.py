@@ -96,7 +96,7 @@ def _judge_full(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
 
 
 def _far_from_each_other(dense: Float64) -> bool:
-    """Return whether positive eigenvalues dominate after removing point effects, as for distances in few dimensions."""
+    """Return whether positive eigenvalues dominate without point effects, as in distances in few dimensions."""
     n_points = len(dense)
     if n_points < 4:
         return False

@@ -37,8 +37,9 @@ from heatmover.measures import Measures, distinct_labels, measures_from_weights
 class Landmarks:
     """K-means centers, called landmarks, that approximate many points; build them with `Landmarks.from_points`.
 
-    Landmarks become the nodes of the graph, and every sample becomes a histogram: the share of its points nearest to
-    each landmark. The cost of all later steps depends on the number of landmarks, not on the number of points.
+    Landmarks become the nodes of the graph, and every sample becomes a histogram: the share of its points that are
+    nearest to each landmark. The cost of all later steps depends on the number of landmarks, not on the number of
+    points.
 
     Attributes
     ----------
@@ -243,8 +244,8 @@ class Landmarks:
         """Build the graph over the landmarks, with `Graph.from_points`.
 
         All landmarks have equal weight, however many points they approximate. Diffusion removes the effect of the
-        density of the nodes, and weighting edges by the counts did not bring distances closer to the distances on the
-        graph over all points (`benchmarks/landmarks.py`, column "weighed").
+        density of the nodes. With edges weighted by the counts, distances were no closer to the distances on the graph
+        over all points (`benchmarks/landmarks.py`, column "weighed").
 
         Parameters
         ----------

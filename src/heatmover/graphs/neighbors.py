@@ -156,7 +156,7 @@ class Probe:
         Rank of each neighbor's part by the distance of its center from the center of the probe's part,
         ``(n_probes, k)``.
     borders
-        Distance of some probes from the border of each part, relative to the distance of the probe's last neighbor,
+        For some probes: distance from the border of each part, divided by the distance of the probe's last neighbor,
         ``(n_costed, n_parts)``.
     sizes
         Number of members of each part, ``(n_parts,)``.

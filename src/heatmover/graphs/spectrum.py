@@ -237,7 +237,7 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
 
 
 def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64) -> tuple[Float64, float, float]:
-    """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, its value and residual."""
+    """Return the combination orthogonal to ``top`` that has the largest Ritz value, this value and its residual."""
     for _ in range(2):
         candidates = candidates - top @ (top.T @ candidates)
         candidates /= np.linalg.norm(candidates, axis=0)

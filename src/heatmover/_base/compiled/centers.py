@@ -60,9 +60,9 @@ def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimen
     """Write the products of a tile's points with a leaf's centers; return a bit mask of the points within limits.
 
     ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]``. Bit p is set if any ``out[p, j]`` is at most
-    ``limits[p]``. Only for these points, ``least[p, i] = min(out[p, i], out[p, i + WIDTH], ...)`` is written too. Three
-    points are computed at a time, so that each center is read once for all three. Positions are unsigned, because an
-    index that might be negative prevents vector code.
+    ``limits[p]``. For these points only, the function also writes ``least[p, i] = min(out[p, i], out[p, i + WIDTH],
+    ...)``. Three points are computed at a time, so that each center is read once for all three. Positions are unsigned,
+    because an index that might be negative prevents vector code.
     """
     hits, flat, start = 0, tiles.reshape(-1), np.uint64(leaf * tiles.shape[1])
     for p in range(0, ROWS, 3):
@@ -108,7 +108,7 @@ def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimen
 
 @kernel(fastmath=REORDER)
 def _subtract(points: Float32, point: int, boxes: Float32, leaf: int, stride: int, work: Float32, row: int) -> Any:
-    """Write a point relative to a leaf's middle to a row of a tile, and return its squared distance from the middle."""
+    """Write the offset of a point from a leaf's middle into a row of a tile; return its squared length."""
     here, there, to = points[point], boxes[leaf, 2], np.uint64(VALUES + row * stride)
     total = np.float32(0)
     for k in range(np.uint64(stride)):
@@ -149,7 +149,7 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
 
 @kernel()
 def find_leaves(points: Float32, dimensions: Int32, values: Float32, children: Int32, leaves: Int32) -> None:
-    """Write the leaf of each point, found by following the cuts; a negative child is the leaf ``-1 - child``."""
+    """Follow the cuts of the tree, and write the leaf of each point; a negative child c is the leaf ``-1 - c``."""
     for p in range(points.shape[0]):
         node = 0
         while node >= 0:

@@ -37,8 +37,8 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: F
     """Write the L1 distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features) to ``tile``.
 
     Both sides of ``tile`` are rounded up to multiples of ``REGISTER_ROWS``. Groups of rows at the edge of a tile repeat
-    the last row, so every pair is computed by the same instructions and its distance depends only on its two rows. If
-    ``upper`` is True, both sides must be the same rows, and the lower triangle is copied instead of computed.
+    the last row, so every pair is computed by the same instructions, and the distance of a pair depends only on its two
+    rows. If ``upper`` is True, both sides must be the same rows, and the lower triangle is copied instead of computed.
 
     ``one`` is 1 in the type of the data. Because the compiler does not know the value of an argument, it turns ``sum +
     one * term`` into a fused multiply-add, which is exact and runs on the multipliers of the processor while the adders

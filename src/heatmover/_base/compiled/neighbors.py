@@ -82,7 +82,7 @@ def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any,
     queries
         Coordinates of the query points, flattened in row-major order.
     blocks, begin
-        Coordinates of the parts, and the position where this part begins, with one row per coordinate.
+        Coordinates of the parts, with one row per coordinate, and the position where this part begins.
     sizes
         ``(n_dimensions, size of the part, stride of out)``.
     limits
@@ -143,7 +143,7 @@ def _append(
 
 @kernel()
 def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limit: Any) -> Any:
-    """Keep the ``width`` smallest scores of a list, or a few more; return the number kept and the largest of them."""
+    """Keep the ``width`` smallest scores of a list, or a few more; return their number and the largest."""
     low, high, inside = np.float32(0), limit, np.int32(count)
     first = np.uint64(begin)
     if limit >= BEYOND:
@@ -186,7 +186,7 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
 
 @kernel(fastmath=REORDER)
 def _relative(points: Float64, point: int, middles: Float64, part: int, scale: float, queries: Any, row: int) -> Any:
-    """Write a point relative to the center of a part as a row of queries; return the squared distance."""
+    """Write the offset of a point from the center of a part as a row of queries; return its squared length."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
     here, there = np.uint64(point), np.uint64(part)
     for f in range(np.uint64(points.shape[1])):

@@ -21,8 +21,8 @@ from heatmover.errors import InvalidInputError
 class Record:
     """Plain values, arrays and nested records by name; the method that reads a value checks its type.
 
-    A checksum proves that a file is unchanged, but not who wrote the file. So every value is checked again when it is
-    read, and a forged store cannot make compiled code read outside of arrays.
+    A checksum proves that a file is unchanged, but not who wrote the file. Every value is therefore checked again when
+    it is read, so that a forged store cannot make compiled code read outside of arrays.
 
     Attributes
     ----------

@@ -112,7 +112,7 @@ def sliced_wasserstein(
 
 
 def _cumulative(masses: sp.csr_array) -> Slice:
-    """Return a function to embed measures by distribution functions, with one feature per gap between projections."""
+    """Return a function that embeds measures by distribution functions, with one feature per gap of projections."""
 
     def embed(projections: Float64) -> Float64:
         places, inverse = np.unique(projections, return_inverse=True)
