@@ -232,7 +232,7 @@ class LowRankDiffuser(Diffuser):
 
 
 def _are_nested(factors: Sequence[Factor]) -> bool:
-    """Return whether every basis consists of the first columns of the previous basis, so that all share coordinates."""
+    """Return whether each basis consists of the first columns of the previous basis; coordinates are then shared."""
     return all(
         coarse.rank <= fine.rank and np.array_equal(coarse.basis, fine.basis[:, : coarse.rank])
         for fine, coarse in pairwise(factors)

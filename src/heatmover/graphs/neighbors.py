@@ -563,7 +563,7 @@ def k_nearest(
 
 
 class _PartitionProbe(NamedTuple):
-    """Parts and probes from the choice of a search algorithm, which the search reuses."""
+    """Parts and probes that were computed to choose a search algorithm, and that the search reuses."""
 
     partition: Partition | None = None
     probe: Probe | None = None
@@ -572,7 +572,7 @@ class _PartitionProbe(NamedTuple):
 def _approximate(
     points: Float64, k: int, search: Search, prepared: _PartitionProbe, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find nearly all k nearest neighbors by parts; search exactly if "auto" chose this search and it finds too few."""
+    """Find nearly all k nearest neighbors by parts; if "auto" chose this and it finds too few, search exactly."""
     n_points = len(points)
     partition = prepared.partition or Partition.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or partition.probe(k, n_threads)

@@ -395,7 +395,7 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
     places = np.asarray(check_matrix("points", points), dtype=np.float64)
     if len(places) != n_points:
         raise InvalidInputError(
-            f"{argument('points')} of shape ({n_points}, n_dimensions), one for each column of the measures",
+            f"{argument('points')} of shape ({n_points}, n_dimensions), one point for each column of the measures",
             f"shape {places.shape}",
         )
     if ground == "geodesic":
