@@ -36,12 +36,12 @@ MASS_TOLERANCE = 1e-4
 class Measures(ReadOnlyArrays):
     """Named probability measures over the points of one graph.
 
-    Create them with `measures_from_labels` or `measures_from_weights`. Every function of heatmover that takes measures
-    also takes a plain array, a SciPy sparse matrix or a DataFrame ``(n_measures, n_points)``.
+    Create measures with `measures_from_labels` or `measures_from_weights`. Every function of heatmover that takes
+    measures also takes a plain array, a SciPy sparse matrix or a DataFrame ``(n_measures, n_points)``.
 
     `Measures` behave like an array ``(n_measures, n_points)``, so scikit-learn can split them for cross-validation and
     parameter searches. A slice, a mask, a list of indices or a list of names selects measures and returns `Measures`.
-    One index or one name returns the masses of one measure, a dense array ``(n_points,)``. Iteration yields one dense
+    One index or one name returns the masses of one measure as a dense array ``(n_points,)``. Iteration yields one dense
     array per measure. `numpy.asarray` returns a dense copy of all masses.
 
     Attributes
@@ -337,7 +337,7 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[Any]:
         )
     if originals.dtype.kind == "O":
         LabelNames("labels").add_all(originals)
-    return array.astype(str) if array.dtype.kind == "M" else array  # name a date by the date, not by its nanoseconds
+    return array.astype(str) if array.dtype.kind == "M" else array  # name a date by its day, not in nanoseconds
 
 
 def _missing(array: npt.NDArray[Any]) -> Bool:

@@ -184,5 +184,5 @@ def test_a_loss_without_positions_cannot_be_entered(graph):
 
 
 def test_positions_of_other_points(graph, points):
-    with pytest.raises(InvalidInputError, match="one position per point, 40"):
+    with pytest.raises(InvalidInputError, match="one position for each of the 40 points"):
         DiffusionEMDLoss(graph, points=points[:30], max_scale=2)

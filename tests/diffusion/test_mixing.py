@@ -81,7 +81,7 @@ def test_one_point_in_a_thousand_may_straggle(monkeypatch):
     apart = distances(graph, choice.max_scale)
     assert np.count_nonzero(apart >= 0.25) == 1
     assert np.count_nonzero(distances(graph, choice.max_scale - 1) >= 0.25) > 1
-    assert "every point but 1 " in choice.reason
+    assert "all points but 1 " in choice.reason
     monkeypatch.setattr(mixing, "STRAGGLERS", 0)
     with pytest.raises(InvalidInputError, match=r"mixes to within 0.25 in 2\^18 steps.*nearly disconnected"):
         choose(graph, 0.25)

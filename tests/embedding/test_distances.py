@@ -236,7 +236,7 @@ def read_only(shape):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (np.zeros((3, 4)), r"out of shape \(3, 3\) .* found shape \(3, 4\)"),
+        (np.zeros((3, 4)), r"the array out to have shape \(3, 3\) .* found shape \(3, 4\)"),
         (np.zeros((3, 3), np.int64), "type float64 or float32, found .* int64"),
         (np.zeros((3, 3), ">f8"), "type float64 or float32, found .* >f8"),
         (read_only((3, 3)), "writable, found a read-only array"),

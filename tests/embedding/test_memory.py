@@ -145,7 +145,7 @@ def test_memory_is_no_part_of_a_stored_model(tmp_path):
 
 @pytest.mark.parametrize("memory", [1, True, [], 2.5], ids=repr)
 def test_other_memories_are_rejected(memory):
-    with pytest.raises(InvalidInputError, match=r"Expected memory to be a folder, a joblib.Memory or None, found"):
+    with pytest.raises(InvalidInputError, match=r"the argument memory to be a folder, a joblib.Memory or None, found"):
         model(memory=memory).fit(MEASURES)
 
 

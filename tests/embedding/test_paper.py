@@ -365,7 +365,7 @@ def test_barycenters_take_the_preset(options):
         ({"alpha": 0.7}, r"alpha in \(0, 1/2\)"),
         ({"alpha": 0}, "alpha"),
         ({"algorithm": "exact"}, "algorithm"),
-        ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities at its centers only"),
+        ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities only at centers"),
         ({"compress": 2.0}, "compress to be a threshold"),
         ({"max_scale": "auto"}, "max_scale"),
         ({"max_scale": 1.5}, "max_scale"),

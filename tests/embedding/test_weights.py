@@ -98,9 +98,9 @@ def test_a_comparison_with_weights_says_so_and_can_be_written(tmp_path):
         ({"weights": [[1, 2]]}, r"weights to be numbers \(n_scales,\), found shape \(1, 2\)"),
         ({"weights": "even"}, r"weights to be numbers \(n_scales,\)"),
         ({"weights": np.ones(8)}, "at most 7 weights, one per scale from 0 to 6, found 8"),
-        ({"weights": [1, 2], "n_scales": 3}, "as many weights as n_scales=3, found 2"),
-        ({"weights": [1, 2], "max_scale": "auto"}, "max_scale to be a whole number if weights is given"),
-        ({"weights": [1, 2], "max_scale": 0.25}, "max_scale to be a whole number if weights is given"),
+        ({"weights": [1, 2], "n_scales": 3}, r"as many weights as scales \(n_scales=3\), found 2"),
+        ({"weights": [1, 2], "max_scale": "auto"}, "max_scale to be a whole number if weights are given"),
+        ({"weights": [1, 2], "max_scale": 0.25}, "max_scale to be a whole number if weights are given"),
     ],
 )
 def test_contradictions_are_refused(settings, said):

@@ -82,7 +82,7 @@ def test_isolated_points():
 def test_several_parts():
     result = Graph.from_affinity(np.kron(np.eye(2), np.ones((3, 3)))).diagnose()
     assert (result.n_isolated, result.n_components, result.largest_component) == (0, 2, 0.5)
-    assert result.advice[0].startswith("2 components contain several points (the largest contains 3 of 6 points (50%))")
+    assert result.advice[0].startswith("2 components contain several points. The largest contains 3 of 6 points (50%).")
 
 
 def test_components_and_isolated_points_together():
@@ -199,7 +199,7 @@ def test_a_nearly_cut_graph_is_not_well(nearly_cut):
     assert result.near_cuts[0].affinity == pytest.approx(5e-6, rel=0.02)
     assert result.near_cuts[0].conductance == pytest.approx(6.85e-8, rel=0.01)
     assert "No problems found" not in str(result)
-    told = "2 groups of points are nearly disconnected from the rest (the largest has 201 of 2,000 points (10%),"
+    told = "2 groups of points are nearly disconnected from the rest. The largest has 201 of 2,000 points (10%). A"
     assert told in str(result)
 
 

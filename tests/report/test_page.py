@@ -232,7 +232,7 @@ def test_a_graph_that_hangs_by_a_thread_is_told_on_the_page():
     with pytest.warns(hm.GraphWarning, match="nearly disconnected"):
         comparison = hm.compare(data.points, data.labels, n_neighbors=15)
     page = render(study_comparison(comparison, {"turn": np.arange(10.0)}, n_permutations=9), title="roll")
-    assert "nearly disconnected from the rest (the largest has 201 of 2,000 points (10%)" in page
+    assert "nearly disconnected from the rest. The largest has 201 of 2,000 points (10%)." in page
     assert "No problems found" not in page
 
 

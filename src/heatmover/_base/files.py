@@ -90,7 +90,7 @@ def save_arrays(path: Path, seal: str, arrays: Arrays) -> None:
 
 
 def load_arrays(path: Path, seal: str) -> Arrays | None:
-    """Read arrays that `save_arrays` wrote; return None if they are missing, damaged or have another ``seal``."""
+    """Read arrays that `save_arrays` wrote; return None if the file is missing, damaged or has a different ``seal``."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays: Arrays = {key: file[key] for key in file.files}
@@ -110,7 +110,8 @@ def _checksum(seal: str, arrays: Arrays) -> str:
 
 def sync(path: Path) -> None:
     """Write a file, or the entries of a folder, from the system's buffers to the disk."""
-    # Windows cannot open folders, and some network disks cannot sync them. A crash may then undo a rename.
+    # Windows cannot open folders, and some network disks cannot sync folders. On such a system, a crash may undo a
+    # rename.
     with suppress(OSError) if path.is_dir() else nullcontext():
         descriptor = os.open(path, os.O_RDONLY)
         try:

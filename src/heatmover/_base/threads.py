@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> list[Result]:
     """Run every task, in threads, and return the results in the order of the tasks.
 
-    A single task, or a single thread, runs without a pool. Starting a pool takes 0.2 ms, which is longer than the
-    diffusion of a few measures on a small graph. A barycenter needs thousands of such diffusions. Also, memory that a
-    thread of a pool frees is not returned to the system.
+    Tasks run without a pool if there is only one task or one thread. Starting a pool takes 0.2 ms, which is longer than
+    the diffusion of a few measures on a small graph. A barycenter needs thousands of such diffusions. Also, memory that
+    a thread of a pool frees is not returned to the system.
 
     Examples
     --------
@@ -35,7 +35,8 @@ def in_threads(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads:
 def while_reading(work: Callable[[Task], Result], tasks: Iterable[Task], n_threads: int) -> Iterator[Result]:
     """Yield the results in the order of the tasks; the calling thread reads the next tasks while workers run.
 
-    At most ``n_threads + 2`` tasks exist at a time, so blocks of a large file may be tasks.
+    At most ``n_threads + 2`` tasks exist at a time. A task may therefore be a block of a file that is larger than
+    memory.
 
     Examples
     --------
@@ -64,7 +65,7 @@ def one_blas_thread() -> Iterator[None]:
     one thread took 0.2 s.
 
     `threadpoolctl.threadpool_limits` scans all libraries of the process at every use. A scan takes 8 ms if PyTorch and
-    pandas are loaded, which is longer than building a small graph. So this module scans only once.
+    pandas are loaded, which is longer than building a small graph. This module therefore scans only once.
 
     Examples
     --------

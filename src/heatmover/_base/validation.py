@@ -95,8 +95,8 @@ def check_matrix(
     """Return ``values`` as a C-ordered 2-d float array without NaN or infinity, or raise an error.
 
     Single and double precision are kept unless ``dtype`` is given; everything else becomes float64. ``finite=False``
-    allows NaN and infinity. Callers use it if they detect these values in their result, because a check would take as
-    long as the computation. ``sparse`` is the advice in the error for a sparse matrix.
+    allows NaN and infinity. Callers that detect such values in their results pass ``finite=False``, because a check
+    would take as long as the computation. ``sparse`` is the advice in the error for a sparse matrix.
     """
     if hasattr(values, "toarray"):
         kind = type(values).__name__

@@ -82,9 +82,10 @@ def naturally(names: Iterable[str]) -> list[str]:
 
 
 def _pieces(name: str) -> tuple[list[tuple[str, int, str]], str]:
-    """Return the sort key of a name: its texts and numbers in turn, and then the name itself to break ties."""
+    """Return the sort key of a name: alternately its texts and numbers, and then the name itself to break ties."""
     parts = [*DIGITS.split(name), ""]
-    # Represent a number by the count of its digits and the digits, because Python cannot convert very long numbers.
+    # Represent a number by the count of its digits and by the digits themselves, because Python cannot convert very
+    # long numbers.
     numbers = [digits.lstrip("0") for digits in parts[1::2]]
     return [(text, len(number), number) for text, number in zip(parts[::2], numbers, strict=True)], name
 

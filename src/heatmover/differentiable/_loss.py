@@ -177,9 +177,9 @@ class _Embedding(torch.autograd.Function):
 # receive mass is ENTRY_NODES times the number of neighbors in the graph. Weights fall to zero at the farthest of these
 # nodes. Otherwise the loss would jump where another node replaces the farthest node. Because of these jumps, the
 # gradient missed 25% of the change of the loss along a path in 2-D, 40% in 3-D and 70% in 10-D. With weights that fall
-# to zero, the gradient misses less than 1%. With as many nodes as neighbors, a cloud in 10-D moved by its gradient
-# ended 0.35 from its goal. With twice as many nodes, the cloud ended 0.15 from its goal (0.17 with weights that do not
-# fall to zero).
+# to zero, the gradient misses less than 1%. With as many nodes as neighbors, a cloud in 10-D that was moved along its
+# gradient ended at a distance of 0.35 from its goal. With twice as many nodes, this distance was 0.15 (0.17 with
+# weights that do not fall to zero).
 ENTRY_WIDTH, ENTRY_NODES = 0.5, 2
 # Added to weights before they are divided by their sum, so that equally distant nodes share the mass.
 TIED = 1e-6
@@ -254,7 +254,7 @@ class DiffusionEMDLoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(graph, Graph):
-            raise InvalidInputError("graph to be a heatmover.Graph", type(graph).__name__)
+            raise InvalidInputError("the argument graph to be a heatmover.Graph", type(graph).__name__)
         settings: dict[str, Any] = {"max_scale": max_scale, "n_scales": n_scales, "alpha": alpha, "tol": tol}
         settings |= {"density": density, "norm": norm, "normalize": normalize, "n_jobs": n_jobs, "weights": weights}
         model = DiffusionEMD(
@@ -317,7 +317,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         The mass of a new point is spread over its nearest nodes in proportion to
         ``exp(-d^2 / width^2) - exp(-D^2 / width^2)``, where d is the distance to the node and D the distance to the
         nearest node that receives no mass. The number of nodes is twice the number of neighbors in the graph. The
-        masses are continuous in the positions, so the gradient accounts for the change along a path.
+        masses are continuous in the positions, so the gradient accounts for all of the change of the loss along a path.
 
         Parameters
         ----------
@@ -358,7 +358,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return self._on_points(parts).reshape(*cloud.shape[:-2], self.n_points).to(cloud)
 
     def straying(self, cloud: torch.Tensor) -> torch.Tensor:
-        """Return the squared distance of each new point to the graph: to the weighted mean of its nearest nodes.
+        """Return the squared distance of each new point from the weighted mean of its nearest nodes in the graph.
 
         The loss depends on where mass lies on the graph, not on how far new points are from the graph. Adding a
         multiple of these distances to the loss keeps a cloud on the data.
@@ -417,7 +417,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Return the settings for PyTorch's printing of modules."""
+        """Return the settings, which PyTorch shows when it prints this module."""
         weighting = f"alpha={self.alpha:g}" if self.weights is None else f"weights={np.round(self.weights, 4).tolist()}"
         return f"{self.graph}, scales {self.scales[0]} to {self.scales[-1]}, {weighting}, norm={self.norm!r}"
 
@@ -448,7 +448,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         return (masses / self._copies)[..., self._place]
 
     def _at_nodes(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum values of points over the points of each node: ``(n_rows, n_points)`` -> ``(n_rows, n_nodes)``."""
+        """Add up the values of all points at each node: ``(n_rows, n_points)`` -> ``(n_rows, n_nodes)``."""
         empty = torch.zeros(values.shape[0], self.graph.n_nodes, dtype=values.dtype)
         return empty.index_add(1, self._place, values)
 
@@ -484,7 +484,7 @@ class DiffusionEMDLoss(torch.nn.Module):
     def _make_entry(self, points: npt.ArrayLike) -> Entry:
         places = check_matrix("points", points, dtype=np.float64)
         if len(places) != self.n_points:
-            raise InvalidInputError(f"one position per point, {self.n_points}", f"{len(places)}")
+            raise InvalidInputError(f"one position for each of the {self.n_points} points", f"{len(places)}")
         width = self._entry_bandwidth
         width = ENTRY_WIDTH * self._bandwidth() if width == "auto" else check_number("entry_bandwidth", width, above=0)
         # Use each node once, so that the neighbors of a new point are different nodes and not copies of one point.

@@ -6,7 +6,7 @@ does not need the terms T_j, and b_0 is the gradient on x. The gradient on X, b_
 the terms. The terms are recomputed from the last two terms, because the recurrence also runs backward: T_{j-1} = 2 X
 T_j - T_{j+1}.
 
-`operator_at` computes S as a function of the points on a fixed support, with the Gaussian kernel and both
+`operator_at` computes S as a function of the points for a fixed pattern of neighbors, with the Gaussian kernel and both
 normalizations.
 """
 
@@ -113,7 +113,7 @@ def powers(start: torch.Tensor, data: torch.Tensor, support: SparsityPattern, ex
     start
         Block ``(n_points, width)``, on the CPU.
     data
-        Entries of S on the support, ``(n_entries,)``, with the type of the block. S must be symmetric.
+        Entries of S at the positions in ``support``, ``(n_entries,)``, with the type of the block. S must be symmetric.
     support, expansion
         Sparsity pattern of S, and the polynomials.
 

@@ -4,10 +4,10 @@
 
 `WalkDiffuser` is for graphs whose affinities vary so much that polynomials of S lose all precision. Polynomials and
 eigenvectors use the coordinates of S, where mass is divided by the square root of the stationary distribution. If these
-square roots differ by more than the precision of a float, the rounding error at points of small probability exceeds all
-mass at the other points. `WalkDiffuser` takes the steps of the random walk one by one, and only adds products of
-non-negative numbers. So every entry of a density is accurate to a few units of rounding per step, however small the
-entry is. Scale k costs 2^k products with the operator.
+square roots differ by a larger factor than a float can resolve, the rounding error at points of small probability
+exceeds all mass at the other points. `WalkDiffuser` takes the steps of the random walk one by one, and only adds
+products of non-negative numbers. So every entry of a density is accurate to a few units of rounding per step, however
+small the entry is. Scale k costs 2^k products with the operator.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ExactDiffuser(Diffuser):
         self._outward = (self._top if adjoint else 1 / self._top)[:, None]
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         parts = {
             f"part_{number}": Record(
                 arrays={"rows": part.rows.astype(np.int64, copy=False), "values": part.values, "vectors": part.vectors}
@@ -205,7 +205,7 @@ class WalkDiffuser(Diffuser):
         )
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         return Record({"kind": "walk"})
 
     @classmethod

@@ -50,7 +50,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 # sketch.
 CUT = 2.0
 # The sketch must contain all singular values above tol / FINEST, because the bound overstates missing singular values
-# several times. The number of these values must be at most the share FILLED of the columns of the sketch.
+# severalfold. The number of these values must be at most the share FILLED of the columns of the sketch.
 FINEST = 50.0
 FILLED = 0.9
 # Maximal number of passes of the sketch through the operator. One pass is enough unless parts of a graph are nearly
@@ -58,8 +58,8 @@ FILLED = 0.9
 PASSES = 3
 # The paper's gamma: "in practice we set gamma = n / 10".
 BASIS_SHARE = 0.1
-# Number of columns of a sketch in addition to the rank. The probability of a poor draw falls like exp(-columns) (Halko,
-# Martinsson and Tropp 2011, Corollary 10.9), and the paper uses eight.
+# Number of columns of a sketch in addition to the rank. The probability of a poor sketch falls like exp(-columns)
+# (Halko, Martinsson and Tropp 2011, Corollary 10.9), and the paper uses eight.
 OVERSAMPLING = 8
 # Number of test vectors that measure the error. On powers of the operator of a swiss roll, the bound exceeded the error
 # by a factor of 14 with 10 vectors, 6 with 16, 3 with 32 and 2 with 64.
@@ -88,8 +88,8 @@ def interpolative_factors(
     first, last
         First and last coarse scale.
     rank
-        Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The sketch starts with about
-        25% more columns than this number and grows until it contains the rank.
+        Guess of the number of eigenvalues that exceed ``tol / 30`` when raised to the power ``2**first``. The sketch
+        starts with about 25% more columns than this number and grows until it contains the rank.
     tol
         Requested bound on the error at every scale, in the spectral norm; the bound fails with a probability of about
         1e-10.
@@ -170,7 +170,7 @@ def nested_skeletons(
     operator
         Diffusion operator in float64.
     ranks
-        Number of points that represent S^(2^k), including top eigenvectors, for consecutive scales k, finest first.
+        Number of points that represent S^(2^k) and its top eigenvectors, for consecutive scales k, finest first.
     tol
         Requested bound on the error at every scale. If the prescribed number of points leaves an error above half of
         ``tol``, more points are used. Rounding may exceed the requested bound; the factors contain the actual bounds.

@@ -152,7 +152,7 @@ class LowRankDiffuser(Diffuser):
         self.first = factors[0].scale
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         factors = {f"factor_{scale}": factor.to_record() for scale, factor in self._factors.items()}
         return Record(
             {"kind": "lowrank", "scales": list(self._factors)}, parts={"fine": self._fine.to_record(), **factors}
@@ -232,7 +232,7 @@ class LowRankDiffuser(Diffuser):
 
 
 def _are_nested(factors: Sequence[Factor]) -> bool:
-    """Return whether every basis consists of the first columns of the previous basis, so that all share coordinates."""
+    """Return whether each basis consists of the first columns of the previous basis; coordinates are then shared."""
     return all(
         coarse.rank <= fine.rank and np.array_equal(coarse.basis, fine.basis[:, : coarse.rank])
         for fine, coarse in pairwise(factors)
@@ -331,7 +331,7 @@ GROWTH = 9.2  # plus half of the logarithm of n_points
 # Below this tol the whole filter runs in float64.
 SINGLE_TOL = 1e-5
 # Maximal number of passes. Two passes usually reach the bound; if the guess of the rank is far too small, every
-# doubling of the block takes one more.
+# doubling of the block takes one more pass.
 PASSES = 12
 # If a pass does not reduce the bound to this share of the previous bound, rounding errors limit the bound. The next
 # pass then uses float64. After a pass in float64, the search ends instead.
@@ -346,11 +346,11 @@ SMALL = 1_000
 ROWS_AT_ONCE = 8_192
 # Directions of the filtered block weaker than this contain only rounding errors. A limit of 1e-11 was too large: on a
 # ring of 1,500 points at tol 1e-6 this limit removed a quarter of the block, and doubling the block did not help. The
-# degree of this filter is so low that rounding the degree up to an integer adds 3 to the logarithm of the growth.
+# degree of that filter was so low that rounding the degree up to an integer added 3 to the logarithm of the growth.
 WEAKEST = 1e-13
 # A block is orthonormalized in two steps if the ratio of its weakest to its strongest direction is below this value.
-# One step leaves errors of 3e-16 to 7e-16 divided by this ratio (four graphs of a thousand points, growths of 5 to 9),
-# so at most 7e-12.
+# On four graphs of a thousand points, with growths of 5 to 9, one step left errors of 3e-16 to 7e-16 divided by this
+# ratio, so at most 7e-12.
 ALIKE = 1e-4
 
 
@@ -390,8 +390,8 @@ def spectral_factors(
     first, last
         First and last coarse scale.
     rank
-        Guess of the number of eigenvalues whose power ``2**first`` exceeds ``tol / 30``. The block starts with about
-        25% more columns than this number and grows until the bound holds.
+        Guess of the number of eigenvalues that exceed ``tol / 30`` when raised to the power ``2**first``. The block
+        starts with about 25% more columns than this number and grows until the bound holds.
     tol
         Requested bound on the error at every scale.
     rng

@@ -9,7 +9,7 @@ with equal probability. Then S^s = E[T_|J_s|(X)], because X T_j = (T_{j+1} + T_{
 toss. So the coefficients are non-negative and sum to one, and the error of stopping at degree J is exactly the
 probability that |J_s| > J. This bound holds on the whole spectrum and is attained at the eigenvalue 1. With a = -1
 (nothing is known about S) the coefficients are the binomial coefficients of the classical expansion of a monomial. With
-a = 0 (S positive semi-definite) the walk moves half as often, and 0.7 of the degree suffices.
+a = 0 (S positive semi-definite) the walk moves half as often, and 0.7 times the degree suffices.
 
 `Recurrence` applies these polynomials to blocks of columns; all methods except the methods in `exact` use it.
 """
@@ -361,12 +361,12 @@ class Diffuser(ABC):
         """
 
     def shared_by(self, n_threads: int) -> Diffuser | None:  # noqa: ARG002
-        """Return a bit-identical diffuser whose threads share the rows of each step, or None if there is none."""
+        """Return a diffuser with bit-identical results whose threads share the rows of each step, or None."""
         return None
 
     @abstractmethod
     def to_record(self) -> Record:
-        """Return the diffuser, without operator and density, as a record; the value "kind" names the method."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``; the value "kind" names the method."""
 
     @abstractmethod
     def diffuse_progressively(self, masses: Block) -> Iterator[Block]:
@@ -424,7 +424,8 @@ class Recurrence:
     n_threads
         Number of threads that share the rows of every step, if the step is long enough. For few columns this is faster
         than sharing columns: two threads process one block of 32 columns in two thirds of the time that they need for
-        two blocks of 16. If every thread has a wide block of its own, share columns; see `in_columns`.
+        two blocks of 16. If there are enough columns for one wide block per thread, divide the columns among the
+        threads instead; see `in_columns`.
     """
 
     def __init__(
@@ -446,7 +447,7 @@ class Recurrence:
         return shared
 
     def terms(self, start: Block) -> Iterator[Block]:
-        """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; a term is valid until two more are taken."""
+        """Yield T_1 X, T_2 X, ... for a block X ``(n_points, width)``; each term overwrites the fourth before it."""
         n_points, width = start.shape
         terms = self._room(n_points, -(-width // LANES) * LANES)
         terms[0, :, :width] = start
@@ -600,7 +601,7 @@ def _multiples(block: Block, factors: Block) -> Block:
 
 @contextmanager
 def row_pool(n_threads: int) -> Iterator[Callable[[Callable[[Rows], None], list[Rows]], None]]:
-    """Provide a function that runs work on ranges of rows in persistent threads; a single range needs no thread."""
+    """Provide a function that runs work on ranges of rows in persistent threads, or without a pool for one thread."""
 
     def alone(work: Callable[[Rows], None], parts: list[Rows]) -> None:
         for part in parts:
@@ -621,7 +622,8 @@ def in_columns(
 ) -> Block:
     """Apply ``function`` to groups of columns of ``block`` in threads and concatenate the results.
 
-    The width of each group is a multiple of `LANES` and at most ``widest``; there are enough groups for all threads.
+    Each group begins at a multiple of `LANES` and has at most ``widest`` columns. Every thread gets at least one group
+    if there are enough columns.
     """
     units = -(-block.shape[1] // LANES)
     rounds = -(-units * LANES // (widest * n_threads))
@@ -699,7 +701,7 @@ def rounding(steps: int, dtype: npt.DTypeLike) -> float:
 
 
 def threshold(scale: int, delta: float) -> float:
-    """Return the eigenvalue whose power ``2**scale`` is ``delta``."""
+    """Return the eigenvalue that equals ``delta`` when raised to the power ``2**scale``."""
     return float(delta ** (2.0**-scale))
 
 
@@ -755,7 +757,7 @@ class ChebyshevDiffuser(Diffuser):
         self._recurrence = Recurrence(operator, self.dtype, n_threads=n_threads)
 
     def to_record(self) -> Record:
-        """Return the diffuser as a record, which omits the operator and the density."""
+        """Return the diffuser as a record, without ``operator`` and ``adjoint``."""
         return Record({"kind": "chebyshev", "tol": float(self.tol), "dtype": self.dtype.name})
 
     @classmethod

@@ -101,7 +101,7 @@ def density_of_states(
     rng
         Random generator of the signs.
     coarsest, delta
-        Coarsest scale and threshold. The eigenvalue whose power equals ``delta`` at this scale should lie four
+        Coarsest scale and threshold. The eigenvalue whose power at this scale equals ``delta`` should lie four
         smoothing widths from the end of the spectrum. At most 256 products are used, which suffice up to 2^15 steps at
         ``delta=1e-4``.
     n_threads
@@ -126,7 +126,7 @@ def density_of_states(
 
 
 def _moments(recurrence: Recurrence, start: Block, products: int) -> Float64:
-    """Return w' T_j(S) w for each column w, ``(2 * products, width)``; one product with S yields two values of j."""
+    """Return w' T_j(S) w for each column w, ``(2 * products, width)``; a product with S yields the values for two j."""
     moments = np.empty((2 * products, start.shape[1]))
     moments[0] = _dot(start, start)
     previous = start

@@ -7,9 +7,9 @@ between the distribution of a random walk that starts at point i and the station
 is the first k with Delta_i(k) < epsilon for all i; Delta_i never grows with k. In practice one point in a thousand may
 violate this condition; see `STRAGGLERS`. The part B of S^t orthogonal to the top eigenvectors determines Delta, because
 P^t_ij - pi_j = B_ij top_j / top_i with pi = top^2. A few sampled points show which scales are much too fine. At the
-next scales all points are checked. By the Cauchy-Schwarz inequality Delta_i <= ||B_i|| / (2 top_i), and a basis of few
-eigenvectors gives this bound for all points at once. If the bound exceeds epsilon, row i of B is summed, which gives
-Delta_i itself.
+remaining scales all points are checked. By the Cauchy-Schwarz inequality Delta_i <= ||B_i|| / (2 top_i), and a basis of
+few eigenvectors gives this bound for all points at once. If the bound exceeds epsilon, row i of B is summed, which
+gives Delta_i itself.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ MIXED = 0.5
 # scales would cost memory and time, but change a distance by at most this share of its largest possible value.
 NEGLIGIBLE_WEIGHT = 0.01
 # Number of sampled points. The decay is an average over pairs of these points, and without a correction 32 points are
-# too few: 80 draws on melanoma (16,291 cells) gave the scales 5, 6 and 7. With 128 points all draws gave the same
-# scale, at four times the cost. A correction by 16 probes increases the cost by only half, and averages over 32
+# too few: 80 random samples of melanoma (16,291 cells) led to the scales 5, 6 and 7. With 128 points all samples led to
+# one scale, at four times the cost. A correction by 16 probes increases the cost by only half, and averages over 32
 # corrected points vary less than averages over 128 points. The correction reduced the standard deviation from 0.07 to
 # 0.02 on melanoma and from 0.029 to 0.008 on the swiss roll; see docs/decisions/0010.
 SAMPLE = 32
@@ -169,8 +169,8 @@ class _Draw:
 
     By chance, too many points of a small sample may lie at the rim or in one cluster, which biases the average.
     Computing the heat of all points is too expensive. But a random function smoothed by the same random walk has a
-    value at every point, and two points have nearly equal values if their heat has mixed. A comparison of the sampled
-    points with all points by these values corrects the average (a control variate).
+    value at every point, and two points have nearly equal values if their heat has mixed. The difference of these
+    values between the sampled points and all points corrects the average (a control variate).
     """
 
     sources: Block  # (n_points, n_drawn + n_probes)
@@ -368,11 +368,12 @@ def choose_mixed_scale(
             verdict = judge(scale, epsilon)
         decay.append(verdict.largest)
         if verdict.mixed:
-            points = f"every point but {verdict.stragglers}" if verdict.stragglers else "every point"
+            few = verdict.stragglers
+            points = f"all points but {few}" if few else "every point"
             reason = (
                 f"2^{scale} is the first number of steps after which the random walk from {points} is within "
-                f"{epsilon:g} "
-                f"of the stationary distribution (total variation, {verdict.how}), as in the paper's Lemma 1"
+                f"{epsilon:g} of the stationary distribution, as in the paper's Lemma 1 (total variation, "
+                f"{verdict.how})"
             )
             return ScaleChoice(scale, np.array(decay), 0.0, reason)
     raise InvalidInputError(
@@ -384,7 +385,7 @@ def choose_mixed_scale(
 
 
 def _reject_bipartite(operator: DiffusionOperator, epsilon: float) -> None:
-    """Raise an error if a component is bipartite, because even numbers of steps always end in the starting half."""
+    """Raise an error if a component is bipartite, because even step counts end in the starting half."""
     halved, component = bipartite(operator.symmetric)
     count = np.unique(component[halved]).size
     if count:
@@ -428,7 +429,7 @@ def _from_densities(operator: DiffusionOperator, rows: Intp, densities: Block) -
 @final
 @dataclass(frozen=True)
 class _Verdict:
-    """Judgment of one scale: whether the points have mixed, number of stragglers, largest other Delta, and method."""
+    """Judgment of one scale: are the points mixed, number of stragglers, largest Delta of all others, and method."""
 
     mixed: bool
     stragglers: int

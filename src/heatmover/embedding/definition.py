@@ -332,7 +332,7 @@ def diffused(diffuser: Diffuser, rows: Any, scales: range, *, n_threads: int) ->
 
 
 def embed_densities(densities: Block, layout: Layout, *, dtype: npt.DTypeLike) -> FloatArray:
-    """Embed the densities at scales 0, 1, ... that `diffused` returns; the result is bit-identical to `embed`."""
+    """Embed the densities at scales 0, 1, ... from `diffused`; the result is bit-identical to the result of `embed`."""
     embedding = np.zeros((densities.shape[2], layout.n_features), dtype=dtype)
     _fill((densities[scale] for scale in layout.scales), layout, embedding)
     return embedding
@@ -450,7 +450,7 @@ def _fill(densities: Iterator[Block], layout: Layout, embedding: Block) -> None:
 
 
 def _divided(diffuser: Diffuser, n_measures: int, n_threads: int) -> tuple[Diffuser, list[slice]]:
-    """Split measures into blocks for threads; all threads share one block of up to `FEW` if the diffuser allows it."""
+    """Split measures into blocks for threads; if the diffuser allows it, all threads share one block of up to `FEW`."""
     shared = diffuser.shared_by(n_threads) if n_threads > 1 and n_measures <= FEW else None
     return (diffuser, _blocks(n_measures, n_threads)) if shared is None else (shared, [slice(0, n_measures)])
 

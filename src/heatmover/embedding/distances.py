@@ -65,7 +65,7 @@ def pairwise_distances(
     n_jobs
         Number of threads; None or -1 for all available cores. The result is bit-identical for any number.
     out
-        Array or memory map that receives the result, of the result's shape, float64 or float32. No other array of this
+        Array or memory map for the result, in the shape of the result and in float64 or float32. No other array of this
         size is allocated, so with a memory map the result can be larger than memory.
 
     Returns
@@ -155,7 +155,7 @@ def _are_measures(rows: Any) -> bool:
 def _check_width(rows: Any, others: Any) -> None:
     if others.shape[1] != rows.shape[1]:
         raise InvalidInputError(
-            f"other to have as many columns as embedding, {rows.shape[1]}",
+            f"the array other to have as many columns as embedding, {rows.shape[1]}",
             f"{others.shape[1]}",
             "use the same fitted model for both",
         )
@@ -215,15 +215,16 @@ def readable(array: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
 
 def _check_out(out: object, shape: tuple[int, int], *inputs: FloatArray | None) -> FloatArray:
     if not isinstance(out, np.ndarray):
-        raise InvalidInputError("out to be a numpy array", type(out).__name__)
+        raise InvalidInputError("the argument out to be a numpy array", type(out).__name__)
     if out.shape != shape or out.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise InvalidInputError(
-            f"out of shape {shape} and type float64 or float32", f"shape {out.shape} and type {out.dtype}"
+            f"the array out to have shape {shape} and type float64 or float32",
+            f"shape {out.shape} and type {out.dtype}",
         )
     if not out.flags.writeable:
-        raise InvalidInputError("out to be writable", "a read-only array", "open a memory map with mode='r+'")
+        raise InvalidInputError("the array out to be writable", "a read-only array", "open a memory map with mode='r+'")
     if any(np.may_share_memory(out, array) for array in inputs if array is not None):
-        raise InvalidInputError("out not to overlap the input", "an array that shares its memory")
+        raise InvalidInputError("the array out not to overlap the input", "an array that shares its memory")
     return out
 
 

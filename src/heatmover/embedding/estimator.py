@@ -163,7 +163,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     max_scale_reason_ : str
         Reason for K in words.
     decay_ : ndarray
-        Mean total variation distance between heat from two points at times 1, 2, 4, ...; empty if ``max_scale`` is a
+        Mean total variation distance between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` is a
         whole number. If ``max_scale`` is in (0, 1): the largest total variation distance from the stationary
         distribution among the points examined.
     scales_ : ndarray
@@ -172,9 +172,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     n_scales_ : int
         Number of scales.
     error_bound_ : ndarray
-        ``(n_scales_,)``: certified bound, including rounding, on the error of each density f, relative to its measure,
-        in the norm ``sqrt(sum(f**2 / pi))`` with the stationary distribution pi (``sqrt(sum(f**2 * pi))`` for
-        ``density="function"``).
+        ``(n_scales_,)``: certified bound, including rounding, on the norm of the error of each density, divided by the
+        norm of its measure. The norm of f is ``sqrt(sum(f**2 / pi))``, where pi is the stationary distribution, or
+        ``sqrt(sum(f**2 * pi))`` with ``density="function"``.
     n_features_in_ : int
         Number of points.
     prepared_ : heatmover.embedding.preparation.Preparation
@@ -294,7 +294,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         if compress is not None:
             if compress is False and algorithm == "interpolative":
                 raise InvalidInputError(
-                    f"a threshold {argument('compress')}, because Algorithm 4 compares densities at its centers only",
+                    f"a threshold as {argument('compress')}, because Algorithm 4 compares densities only at centers",
                     "compress=False",
                     "use algorithm='chebyshev' for all points",
                 )
@@ -333,7 +333,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         return self
 
     def fit_masses(self, X: Any) -> Any:
-        """Fit without checking the parameters, for callers of `check_parameters`; return the masses on the nodes.
+        """Fit with parameters that the caller checked with `check_parameters`; return the masses on the nodes.
 
         Parameters
         ----------
@@ -441,8 +441,9 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             Measures ``(n_measures, n_points)``, or an iterable of such matrices, for instance a generator that reads
             them from disk.
         memory
-            Memory limit in bytes, or text such as ``"2 GB"``. It covers a block of the embedding, its computation and
-            the previous block, which a loop still holds, but not the fitted model (graph, basis or table).
+            Memory limit in bytes, or text such as ``"2 GB"``. The limit covers the computation of a block, the block
+            itself and the previous block, which a loop still holds. It does not cover the fitted model (graph, basis or
+            table).
 
         Yields
         ------
@@ -655,7 +656,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         """
         if not (self.graph is None or isinstance(self.graph, Graph)):
             raise InvalidInputError(
-                "graph to be a heatmover.Graph",
+                "the argument graph to be a heatmover.Graph",
                 f"{type(self.graph).__name__}",
                 "use Graph.from_points for points, Graph.from_affinity for a matrix of affinities",
             )
@@ -690,7 +691,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         check_threads(self.n_jobs)
         check_random_state(self.random_state)
         if not (self.memory is None or isinstance(self.memory, str | os.PathLike) or hasattr(self.memory, "cache")):
-            raise InvalidInputError("memory to be a folder, a joblib.Memory or None", repr(self.memory))
+            raise InvalidInputError("the argument memory to be a folder, a joblib.Memory or None", repr(self.memory))
 
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Measures):
@@ -763,14 +764,14 @@ def _check_weights(weights: npt.ArrayLike, max_scale: object, n_scales: int | No
         raise InvalidInputError(f"at least one of the {argument('weights')} to be positive", "zeros only")
     if isinstance(max_scale, str) or _is_share(max_scale):
         raise InvalidInputError(
-            f"{argument('max_scale')} to be a whole number if {argument('weights')} is given, because each weight "
+            f"{argument('max_scale')} to be a whole number if {argument('weights')} are given, because each weight "
             "belongs to one time 2^k",
             f"{argument('max_scale', max_scale)}",
             "give the scale of the last weight",
         )
     if n_scales is not None and n_scales != values.size:
         raise InvalidInputError(
-            f"as many {argument('weights')} as {argument('n_scales')}={n_scales}",
+            f"as many {argument('weights')} as scales ({argument('n_scales', n_scales)})",
             f"{values.size}",
             f"omit {argument('n_scales')}",
         )
@@ -906,17 +907,17 @@ def near_cuts(graph: Graph, operator: DiffusionOperator, rows: Any, max_scale: i
 
     leaves, steps = largest.conductance * 2**max_scale, f"2^{max_scale} steps"
     meaning = (
-        f", and at most {leaves:.1e} of its heat leaves in {steps}. Measures on different sides look about "
+        f", and a share of at most {leaves:.1e} of its heat leaves in {steps}. Measures on different sides look about "
         "as far apart as measures in different components"
         if leaves < PASSES
-        else f". Heat crosses this border only in about {steps}, after it has mixed everywhere else"
+        else f". Heat crosses this border only in about {steps}, after mixing everywhere else"
     )
+    group = f"The largest group has {counted(largest.n_points, 'point')}. " if len(parts) > 1 else ""
     return Sentence(
         f"Expected a connected graph, found {counted(len(parts), 'nearly disconnected group')} of points "
         f"({counted(sum(part.n_points for part in parts), 'point')}, "
-        f"{shares[noticed].sum():.1%} of the measures' mass): a total affinity of {largest.affinity:.1e} joins the "
-        f"{'largest group' if len(parts) > 1 else 'group'} ({counted(largest.n_points, 'point')}) to the rest"
-        f"{meaning}. Use more neighbors"
+        f"{shares[noticed].sum():.1%} of the measures' mass). {group}A total affinity of {largest.affinity:.1e} joins "
+        f"this group to the rest{meaning}. Use more neighbors"
         + in_python(", kernel='adaptive' or a larger bandwidth; see graph.diagnose()")
         + "."
     )

@@ -20,8 +20,8 @@ class LaplacianKernel(TransformerMixin, BaseEstimator):
     The kernel is positive semidefinite for every ``scale``, every power in (0, 1] and every model. The reason is that
     L1 distances and their powers in (0, 1] are of negative type, so the exponential is positive semidefinite
     (Schoenberg 1938). The parameters ``alpha``, ``norm``, ``weights``, ``compress`` and ``density`` of the model only
-    change the features, so the kernel stays positive semidefinite. A power of two is not allowed: squared L1 distances
-    are not of negative type in general.
+    change the features, so the kernel stays positive semidefinite. The power 2 is not allowed: squared L1 distances are
+    not of negative type in general.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def nearest(
 
     The search is exact. It never stores the matrix of all distances, and it skips pairs that a lower bound shows to be
     too far apart. With 60,000 images of digits to search and 10,000 other images as queries, it takes a thirtieth of
-    the time of the full search.
+    the time that the full search takes.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ WORTH = 0.6
 SUMMED_ROWS = 256
 # Number of rows whose bounds are computed at a time, memory limit of these bounds in bytes, and number of searched rows
 # in a tile. Tiles have a multiple of three rows, as the kernel needs. The number of searched rows is not a power of
-# two, because the rows of a tile would then share cache lines.
+# two, because with a power of two the rows of a tile would share cache lines.
 BLOCK_ROWS = 96
 BLOCK_BYTES = 2**25
 TILE_OTHERS = 999
@@ -252,7 +252,10 @@ def learn_groups(rows: FloatArray, n_groups: int, targets: FloatArray | None = N
 
 
 def _differences(rows: FloatArray, targets: FloatArray) -> Float32 | None:
-    """Return differences of random pairs, scaled to a maximum of one, ``(n_features, n_pairs)``; None if impossible."""
+    """Return differences of random pairs, scaled to a maximum of one, ``(n_features, n_pairs)``.
+
+    The result is None if the differences are all zero or not all finite.
+    """
     rng = np.random.default_rng(0)  # the result of the search does not depend on the draws
     here, there = (rng.integers(len(side), size=N_PAIRS) for side in (rows, targets))
     parts = [slice(start, start + COLUMNS) for start in range(0, rows.shape[1], COLUMNS)]

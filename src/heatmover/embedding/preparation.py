@@ -95,7 +95,7 @@ TESTED = 1.65
 @final
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Diffusion to plan: operator, number of measures and tolerance; it estimates the cost of each method.
+    """A diffusion to plan: operator, number of measures, tolerance, and the estimated cost of each method.
 
     The unit of cost is one product of the operator with one column.
 
@@ -357,7 +357,7 @@ class ModelParameters:
 
     @property
     def of_diffusion(self) -> ModelParameters:
-        """Copy with defaults for parameters that only combine densities; models with equal copies share a diffusion."""
+        """Copy with defaults for parameters that only combine densities; models with equal copies share densities."""
         return replace(self, n_scales=None, alpha=0.5, norm="levels", weights=None)
 
 

@@ -1,8 +1,8 @@
 """Find nearest centers exactly, run k-means, draw by mass; for `graphs`, `study`, `atlas`; arrays only.
 
 Distances are first computed in single precision. Where rounding could change which center is nearest, the few possible
-centers are compared again in double precision, so the result equals a plain loop over all centers. A tree groups
-neighboring centers into leaves, each inside a box, and most boxes are too far from a point to be searched.
+centers are compared again in double precision, so the result equals the result of a plain loop over all centers. A tree
+groups neighboring centers into leaves, each inside a box, and most boxes are too far from a point to be searched.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LEAST, LARGEST = 1e-140, 1e150
 NOWHERE = np.float32(3e38)
 
 
-# Number of points per landmark that k-means uses. On flow cytometry (2,000 landmarks, three seeds), 10, 25, 50 and 75
-# points per landmark gave mean squared distances of 13,500, 12,500, 11,800 and 11,400, but nearly equal Spearman
+# Number of points per landmark that k-means uses. With 2,000 landmarks on flow cytometry data (three seeds), 10, 25, 50
+# and 75 points per landmark gave mean squared distances of 13,500, 12,500, 11,800 and 11,400, but nearly equal Spearman
 # correlations of .978, .978, .979 and .979.
 PER_LANDMARK = 50
 # Number of k-means iterations, starting from points drawn at random. Spearman correlations with the distances on the
@@ -162,9 +162,9 @@ class Leaves:
     order
         Index of the center in each place of a leaf, ``(n_leaves * LANES,)``; -1 in unused places.
     origin, unit, rotation
-        Transformation of points to the coordinates of the leaves: the origin that is subtracted, ``(n_dimensions,)``;
-        the unit, a power of two, so that scaling rounds nothing; the rotation, padded with zeros to
-        ``(stride, stride)``, or empty for none.
+        Transformation of points to the coordinates of the leaves: subtract ``origin`` ``(n_dimensions,)``, divide by
+        ``unit``, and multiply by ``rotation``, padded with zeros to ``(stride, stride)``. The unit is a power of two,
+        so the division is exact. An empty ``rotation`` keeps the axes.
     parts
         Tiles, boxes and radii, see `heatmover._base.compiled.centers`.
     cuts
@@ -273,7 +273,7 @@ def _axes(scaled: Float64, stride: int) -> Float64:
 
 
 def _cut(placed: Float64, size: int) -> tuple[list[Intp], tuple[Int32, Float32, Int32]]:
-    """Divide points repeatedly along their widest dimension into leaves of at most ``size`` points, nearly all full."""
+    """Divide points repeatedly along their widest dimension into mostly full leaves of at most ``size`` points."""
     members: list[Intp] = []
     dimensions: list[int] = []
     values: list[float] = []

@@ -32,7 +32,7 @@ from heatmover.graphs.spectrum import SlowMode, normalize, slowest_mode
 # and if less than the share PASSES of its heat leaves in the longest diffusion. Then a measure inside and a measure
 # outside the part always differ by at least 95% of the largest distance. Without THIN, a part would seem cut off merely
 # because the longest diffusion has few steps. If the outgoing affinity is less than THREAD times the mean affinity of
-# its points, the number of steps does not matter: this part can raise the chosen scales to its own mixing time, which
+# its points, the number of steps does not matter: such a part can raise the chosen scales to its own mixing time, which
 # hides all other differences. With these limits and the default graph, no nearly disconnected part with 1% of the
 # points or more was found on eight shapes of 3,000 points, one simulated cohort and five real cohorts (2,000 to 30,000
 # cells). The swiss roll with 15 neighbors had two such parts (10% of the points each), whose outgoing affinities were
@@ -43,8 +43,8 @@ THREAD, THIN, PASSES = 1e-4, 0.01, 0.05
 STEPS = 2**13
 # Share of the points, or of the masses, below which a part is not reported.
 NOTICEABLE = 0.01
-# Smallest number of points of a part that is reported. Fewer points are outliers: in a graph of 30 points, a pair holds
-# 7% of the points.
+# Smallest number of points of a part that is reported. Smaller parts are outliers, even if they hold a noticeable share
+# of the points: in a graph of 30 points, a pair holds 7%.
 FEWEST = 5
 
 
@@ -58,7 +58,7 @@ class NearCut:
     n_points
         Number of points in the part.
     conductance
-        Share of the part's heat, in equilibrium, that leaves it in one step.
+        Share of the part's heat, in equilibrium, that leaves the part in one step.
     affinity
         Total affinity between the part and the rest.
     """
@@ -121,7 +121,7 @@ def find_near_cuts(
     degree
         Degrees d of `normalize`, ``(n_points,)``, positive.
     steps
-        Number of steps of the longest diffusion compared; None for 2^13.
+        Number of steps of the longest diffusion that is used for a distance; None for 2^13.
     masses
         Masses of the points, ``(n_points,)``. If given, parts that hold less than a `NOTICEABLE` share of the masses
         may be omitted; if no larger part exists, the search takes half the time.
@@ -323,7 +323,7 @@ class Diagnosis:
     advice
         Recommended actions, most important first; empty if there is no problem.
     n_copies
-        Number of points that equal another point and share its node.
+        Number of points that equal an earlier point and share its node.
 
     Examples
     --------
@@ -436,11 +436,10 @@ def _advice(
         )
     if others > 1:
         lines.append(
-            f"{counted(others, 'component')} contain several points (the largest contains "
-            f"{part_of(round(largest_component * n_points), n_points, 'point')}): "
-            "the exact distance between measures in different components is infinite, and heatmover returns the "
-            "largest possible distance. Use more neighbors to join the components, or ignore this if the groups are "
-            "real."
+            f"{counted(others, 'component')} contain several points. The largest contains "
+            f"{part_of(round(largest_component * n_points), n_points, 'point')}. "
+            "The exact distance between measures in different components is infinite; heatmover returns the largest "
+            "possible distance. Use more neighbors to join the components, or ignore this if the groups are real."
         )
     if n_weak:
         weak = "their mass hardly moves. Remove them if they are outliers"
@@ -480,11 +479,11 @@ def _advice_on_cuts(cuts: tuple[NearCut, ...], n_points: int) -> list[str]:
     if not cuts:
         return []
     many, largest = len(cuts), cuts[0]
-    which = "it has" if many == 1 else "the largest has"
+    which = "It has" if many == 1 else "The largest has"
     return [
-        f"{counted(many, 'group')} of points {verb(many, 'is', 'are')} nearly disconnected from the rest ({which} "
-        f"{part_of(largest.n_points, n_points, 'point')}, joined to the rest by a total affinity of "
-        f"{largest.affinity:.1e}; {largest.conductance:.1e} of its heat leaves per step): measures on different sides "
+        f"{counted(many, 'group')} of points {verb(many, 'is', 'are')} nearly disconnected from the rest. {which} "
+        f"{part_of(largest.n_points, n_points, 'point')}. A total affinity of {largest.affinity:.1e} joins it to the "
+        f"rest, and a share of {largest.conductance:.1e} of its heat leaves in each step. Measures on different sides "
         "look about as far apart as measures in different components. Use more neighbors"
         + in_python(", kernel='adaptive' or a larger bandwidth")
         + ", or ignore this if the groups are real."

@@ -96,7 +96,7 @@ def _judge_full(matrix: sp.csr_array, rng: np.random.Generator) -> Verdict:
 
 
 def _far_from_each_other(dense: Float64) -> bool:
-    """Return whether positive eigenvalues dominate after removing point effects, as for distances in few dimensions."""
+    """Return whether positive eigenvalues dominate without point effects, as in distances in few dimensions."""
     n_points = len(dense)
     if n_points < 4:
         return False
@@ -164,7 +164,7 @@ def _triangles(matrix: sp.csr_array, around: list[Intp]) -> Intp:
 
 
 def _shared_neighbors(matrix: sp.csr_array, centers: Intp, around: list[Intp]) -> float:
-    """Return the rank correlation, within each point, of the values of pairs with shares of common neighbors."""
+    """Return the rank correlation, within each point, between values of pairs and their shares of common neighbors."""
     from scipy.stats import rankdata  # the import takes a third of a second
 
     joined = sp.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -270,7 +270,7 @@ def _check_range(values: Float64, diagonal: Float64) -> None:
     if diagonal.any():
         raise InvalidInputError(
             "distances, which are zero from a point to itself",
-            f"up to {np.abs(diagonal).max():g} on the diagonal",
+            f"values up to {np.abs(diagonal).max():g} on the diagonal",
             "use Graph.from_affinity for affinities",
         )
 

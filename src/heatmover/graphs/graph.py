@@ -52,14 +52,14 @@ class Graph:
 
     Build a graph with `Graph.from_points`, `Graph.from_distances`, `Graph.from_affinity` or `Graph.from_grid`.
 
-    Equal points share one node. Nodes built from points are sorted by their coordinates, and everything is computed in
-    this order, so no result depends on the order of the points.
+    Equal points share one node. Nodes built from points are sorted by their coordinates, and all computations use this
+    order, so no result depends on the order of the points.
 
     Attributes
     ----------
     node_affinity
-        Affinity between the nodes in node order: symmetric, non-negative, CSR ``(n_nodes, n_nodes)``, float64, 32-bit
-        indices if they suffice, read-only.
+        Affinity between the nodes in node order: a symmetric, non-negative, read-only CSR array ``(n_nodes, n_nodes)``
+        in float64, with 32-bit indices if they suffice.
     construction
         Description of how the graph was built: algorithm, kernel, bandwidth, recall, ...
     place
@@ -121,14 +121,14 @@ class Graph:
             Number of neighbors of each node, less than the number of points. If merging equal points leaves too few
             nodes, all other nodes are neighbors. Two nodes are joined if either is a neighbor of the other. Nodes tied
             with the last neighbor (up to a relative difference of 1e-9) are neighbors too, up to four times
-            ``n_neighbors``. If even more nodes are tied, a hash of both nodes selects among them.
+            ``n_neighbors`` in total. If even more nodes are tied, a hash of both nodes selects among them.
         kernel
             ``"gaussian"``: ``exp(-d^2 / b^2)`` with one width b for all points, the paper's Eq. 4 and the right choice
             for geometry. ``"adaptive"``: ``exp(-d^2 / (b_i b_j))``, for data whose density varies by orders of
             magnitude. ``"box"``: 1 for every neighbor.
         bandwidth
             The width b. ``"auto"``: 1.5 times the median distance to the middle neighbor (rank ``n_neighbors // 2``).
-            For the adaptive kernel, a number is a factor on each point's own distance to its middle neighbor.
+            For the adaptive kernel, a number multiplies the distance of each point to its middle neighbor.
         random_state
             Seed of the random sample from which the search is chosen, and of the approximate search.
         neighbors
@@ -136,7 +136,7 @@ class Graph:
             all, and ``"auto"`` chooses an exact search where it is fast. `construction` records the choice, its reason
             and the measured recall.
         radius
-            Distance within which all points are joined, instead of a fixed number of neighbors; ``n_neighbors`` and
+            Join all points within this distance, instead of a fixed number of neighbors; ``n_neighbors`` and
             ``neighbors`` then have no effect.
         n_jobs
             Number of threads; None for all cores. The result does not depend on this number.
@@ -275,8 +275,8 @@ class Graph:
             forever. Multiplying all affinities of a component by a constant changes nothing. A matrix that is
             recognized as distances, by zeros on the diagonal and the triangle inequality, raises an error.
         lazy
-            True: add a self-loop to every point, whose weight is the mean degree of the component, so that the random
-            walk stays in place about every other step. False: use the affinity unchanged. None: add self-loops only to
+            True: add a self-loop to every point, weighted by the mean degree of the component, so that the random walk
+            stays in place in about half of its steps. False: use the affinity unchanged. None: add self-loops only to
             bipartite components (such as paths, trees and square lattices without self-loops), with a warning. On
             bipartite components heat alternates between two halves, and distances are wrong: neighbors seem farther
             apart than points two steps away.
@@ -520,7 +520,7 @@ def _warn_of_bipartite(points: Bool, component: Int32) -> None:
 
 
 def _with_loops(matrix: sp.csr_array, points: Bool, component: Int32) -> sp.csr_array:
-    """Add a self-loop at each selected point, whose weight is the mean degree of the point's component."""
+    """Add a self-loop to each selected point, weighted by the mean degree of the point's component."""
     owner = np.repeat(component, np.diff(matrix.indptr))
     # Sum in ascending order, so that sums are bit-identical for any order of the points.
     order = np.lexsort((matrix.data, owner))

@@ -35,10 +35,11 @@ from heatmover.measures import Measures, distinct_labels, measures_from_weights
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Landmarks:
-    """Landmarks that approximate many points by k-means centers; build them with `Landmarks.from_points`.
+    """K-means centers, called landmarks, that approximate many points; build them with `Landmarks.from_points`.
 
-    Landmarks become the nodes of the graph, and every sample becomes a histogram: the share of its points nearest to
-    each landmark. The cost of all later steps depends on the number of landmarks, not on the number of points.
+    Landmarks become the nodes of the graph, and every sample becomes a histogram: the share of its points that are
+    nearest to each landmark. The cost of all later steps depends on the number of landmarks, not on the number of
+    points.
 
     Attributes
     ----------
@@ -243,8 +244,8 @@ class Landmarks:
         """Build the graph over the landmarks, with `Graph.from_points`.
 
         All landmarks have equal weight, however many points they approximate. Diffusion removes the effect of the
-        density of the nodes, and weighting edges by the counts did not bring distances closer to the distances on the
-        graph over all points (`benchmarks/landmarks.py`, column "weighed").
+        density of the nodes. With edges weighted by the counts, distances were no closer to the distances on the graph
+        over all points (`benchmarks/landmarks.py`, column "weighed").
 
         Parameters
         ----------
@@ -308,7 +309,8 @@ class Histograms:
         self._landmarks = landmarks
         self._samples: dict[str, tuple[int, Any]] = {}
         self._names = LabelNames("labels")
-        # Sorted keys, sample * n_landmarks + landmark, because most samples have points at few landmarks.
+        # Only positive counts are stored, by sorted keys (sample * n_landmarks + landmark), because most samples have
+        # points at few landmarks.
         self._keys, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self.n_points = 0
         self._measured, self._squares = 0, 0.0

@@ -7,7 +7,7 @@ point is the distance of the last neighbor found so far. So a search is exact if
 within the reach. But few neighbors lie in the direction of any one border, and in many dimensions hardly any neighbor
 lies behind a border at more than half of the reach. So an approximate search visits only parts whose border is within a
 smaller distance, a share of the reach. A sample of points with known true neighbors shows which share yields the
-required recall, with confidence, and at what cost.
+required recall with high confidence, and what the search will cost.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class SearchPlan(NamedTuple):
 def least_recall(recalls: Float64, n_points: int, deviations: float = CONFIDENT) -> float:
     """Return a lower confidence bound of the recall from a sample of points.
 
-    Most points miss no neighbor and a few miss many, so the sample mean is skewed. The bound follows Johnson (1978),
-    who corrects the standard error by the third moment. Even if no point of a sample misses a neighbor, a small share
-    of all points could miss all neighbors.
+    Most points miss no neighbor and a few miss many, so the sample mean is skewed. The bound inverts the t statistic of
+    Johnson (1978), which is corrected for skewness by the third central moment. Even if no point of a sample misses a
+    neighbor, a small share of all points could miss all neighbors.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Probe:
         Rank of each neighbor's part by the distance of its center from the center of the probe's part,
         ``(n_probes, k)``.
     borders
-        Distance of some probes from the border of each part, relative to the distance of the probe's last neighbor,
+        For some probes: distance from the border of each part, divided by the distance of the probe's last neighbor,
         ``(n_costed, n_parts)``.
     sizes
         Number of members of each part, ``(n_parts,)``.
@@ -505,8 +505,8 @@ EXACT_BELOW = 10_000
 # Share of the true neighbors that an approximate search is planned to find, with confidence.
 WANTED = 0.99
 # Points tied with the last neighbor are neighbors too, up to this multiple of the requested number. On lattices many
-# points are tied: 24 points follow the first 32 neighbors in 3 dimensions, and 91 points follow the first 14 neighbors
-# among words of 14 bits.
+# points are tied: in 3 dimensions, the 24 points after the first 32 neighbors are equally far, and among words of 14
+# bits, so are the 91 points after the first 14 neighbors.
 MOST_TIED = 4
 # Number of points with ties that are processed at once; with 120 neighbors each they take 100 MB.
 TIED_AT_ONCE = 50_000
@@ -563,7 +563,7 @@ def k_nearest(
 
 
 class _PartitionProbe(NamedTuple):
-    """Parts and probes from the choice of a search algorithm, which the search reuses."""
+    """Parts and probes that were computed to choose a search algorithm, and that the search reuses."""
 
     partition: Partition | None = None
     probe: Probe | None = None
@@ -572,7 +572,7 @@ class _PartitionProbe(NamedTuple):
 def _approximate(
     points: Float64, k: int, search: Search, prepared: _PartitionProbe, rng: np.random.Generator, n_threads: int
 ) -> Neighbors:
-    """Find nearly all k nearest neighbors by parts; search exactly if "auto" chose this search and it finds too few."""
+    """Find nearly all k nearest neighbors by parts; if "auto" chose this and it finds too few, search exactly."""
     n_points = len(points)
     partition = prepared.partition or Partition.from_points(points, k, rng, strict=False, n_threads=n_threads)
     probe = prepared.probe or partition.probe(k, n_threads)

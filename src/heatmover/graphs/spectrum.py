@@ -39,8 +39,8 @@ STEPS = 120
 # sufficient: a single remote pair of points moves it to -0.999.
 ALTERNATES, FEW_STEPS = 0.1, 8
 # Smallest total number of values of random heat: one function on many points, up to MOST_PROBES functions on few
-# points. If less squared heat is left than the share REST of one eigenvector's heat, which an eigenvalue of -0.83
-# leaves, the walk has mixed and cannot be judged.
+# points. REST is the share that an eigenvalue of -0.83 leaves of the squared heat of one eigenvector. If less squared
+# heat is left, the walk has mixed and cannot be judged.
 PROBED, MOST_PROBES, REST = 2**14, 32, 0.05
 
 
@@ -101,7 +101,7 @@ def _multiply_ends(matrix: sp.csr_array, factors: Float64) -> None:
             factors[matrix.indices[entries]],
         )
         # Divide by the smaller sum first: an affinity is at most as large as either sum, so the quotient cannot
-        # overflow, and it does not vanish if the affinity is tiny compared with the larger sum only. An entry and its
+        # overflow, and it does not vanish if the affinity is tiny only compared with the larger sum. An entry and its
         # mirror image are bit-identical.
         matrix.data[entries] *= np.maximum(*ends)
         matrix.data[entries] *= np.minimum(*ends)
@@ -234,7 +234,7 @@ def slowest_mode(symmetric: sp.csr_array, degree: Float64, guesses: Float64 | No
 
 
 def _best_combination(symmetric: sp.csr_array, top: Float64, candidates: Float64) -> tuple[Float64, float, float]:
-    """Return the combination of vectors, orthogonal to ``top``, with the largest Ritz value, its value and residual."""
+    """Return the combination orthogonal to ``top`` that has the largest Ritz value, this value and its residual."""
     for _ in range(2):
         candidates = candidates - top @ (top.T @ candidates)
         candidates /= np.linalg.norm(candidates, axis=0)

@@ -34,8 +34,8 @@ from heatmover.measures import check_measures
 CHECK_EVERY = 20
 # The method restarts from the average of the steps since the last restart in two cases: the gap has fallen to the share
 # FALLEN of its value at the last restart, or these steps make up the share LONG_RUN of all steps. The values matter
-# little: no value of FALLEN from 0.2 to 0.6 and no value of LONG_RUN from 0.2 to infinity was best on all of three
-# problems of 25 points.
+# little: no value of FALLEN from 0.2 to 0.6 and no value of LONG_RUN from 0.2 to infinity was best on all three
+# problems that were tried, with 25 points each.
 FALLEN, LONG_RUN = 0.4, 0.36
 # Step lengths are MARGIN times their upper limit, the inverse of the norm of A. POWER_STEPS steps of the power method
 # estimate the norm. The margin is needed because the estimate is a lower bound of the norm.
@@ -152,8 +152,8 @@ def barycenter(
     result = replace(result, masses=np.where(allowed, spread, 0.0))
     if not result.converged:
         warnings.warn(
-            f"Expected a gap between objective and lower bound of at most {gap:.2g} of the objective, found a gap of "
-            f"{result.objective - result.lower_bound:.2g} at an objective of {result.objective:.2g} after "
+            f"Expected a gap between objective and lower bound of at most {gap:.2g} times the objective, found "
+            f"{1 - result.lower_bound / result.objective:.2g} times the objective after "
             f"{counted(result.n_iterations, 'step')}; raise n_iterations or tol.",
             ConvergenceWarning,
             stacklevel=2,
@@ -185,12 +185,13 @@ def _check_support(support: npt.ArrayLike | None, n_points: int) -> Bool:
         valid = valid and (array.size == 0 or -1 < array.min() <= array.max() < n_points)
     if not valid:
         raise InvalidInputError(
-            f"support as indices below {n_points} or {n_points} booleans", f"shape {array.shape} of {array.dtype}"
+            f"the argument support to hold indices below {n_points} or {n_points} booleans",
+            f"shape {array.shape} of {array.dtype}",
         )
     allowed = np.zeros(n_points, dtype=bool)
     allowed[array] = True
     if not allowed.any():
-        raise InvalidInputError("a support of at least one point", "none")
+        raise InvalidInputError("a support with at least one point", "none")
     return allowed
 
 
@@ -278,7 +279,7 @@ class _Best:
         self.masses, self.objective, self.lower_bound = masses, np.inf, 0.0
 
     def offer(self, masses: Float64, features: Float64, dual: Float64, pulled: Float64) -> float:
-        """Update the best measure and bound with a new measure and dual point, and return the gap between these two."""
+        """Update the best measure and bound with a new measure and dual point; return the gap of this new pair."""
         objective, bound = self._problem.objective(features), self._problem.lower_bound(dual, pulled)
         if objective < self.objective:
             self.masses, self.objective = masses, objective

@@ -295,7 +295,7 @@ def calibrate(
         Number of pairs whose exact distances are computed. The chosen pairs are near and far pairs of as many different
         measures as possible.
     random_state
-        Seed for drawing the pairs, and the points of measures with more than 1,000 points (200 for shortest paths).
+        Seed for drawing the pairs and, from measures with more than 1,000 points (200 for shortest paths), the points.
     n_jobs
         Number of threads; None for all cores. The result does not depend on the number of threads.
     progress
@@ -395,7 +395,7 @@ def _check_ground(ground: Ground, points: npt.ArrayLike | None, n_points: int) -
     places = np.asarray(check_matrix("points", points), dtype=np.float64)
     if len(places) != n_points:
         raise InvalidInputError(
-            f"{argument('points')} of shape ({n_points}, n_dimensions), one for each column of the measures",
+            f"{argument('points')} of shape ({n_points}, n_dimensions), one point for each column of the measures",
             f"shape {places.shape}",
         )
     if ground == "geodesic":
@@ -428,7 +428,7 @@ def _check_costs(ground: npt.ArrayLike, n_points: int) -> Float64:
 
 
 def _choose_pairs(base: DiffusionEMD, masses: sp.csr_array, n_pairs: int, rng: np.random.Generator) -> Int64:
-    """Return pairs ``(n_pairs, 2)``: half evenly spaced in the uncalibrated distance, half evenly spaced in rank."""
+    """Return pairs ``(n_pairs, 2)``, half of them evenly spaced in uncalibrated distance, the others in its rank."""
     count = masses.shape[0]
     if count * (count - 1) // 2 < n_pairs:
         fewest = next(m for m in range(count, 2 * n_pairs + 2) if m * (m - 1) // 2 >= n_pairs)
@@ -728,7 +728,7 @@ def _non_negative(matrix: Float64, target: Float64) -> Float64:
 
 
 def _choose(starts: Sequence[_Start], own: _Start, exact: Float64, rows: IntArray | None = None) -> _FittedWeights:
-    """Return the fit to the pairs ``rows``, with the largest scale and shrinkage that best predict held-out pairs.
+    """Return the fit to the pairs ``rows`` whose choice of largest scale and shrinkage best predicts held-out pairs.
 
     The score is the geometric mean of the mean relative error and of one minus the rank correlation. Fits with a lower
     rank correlation than the input model are ranked last.

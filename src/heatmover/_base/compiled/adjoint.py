@@ -7,20 +7,20 @@ import numpy as np
 from heatmover._base.compiled.jit import kernel
 
 
-# The sum over columns may be reordered ("reassoc"), because otherwise it could not use vector registers. So the last
-# digits of gradients may depend on the width of a block.
+# The sum over columns may be reordered ("reassoc"), because otherwise the sum could not use vector registers. The last
+# digits of gradients may therefore depend on the width of a block.
 @kernel(fastmath={"contract", "reassoc"})
 def retrace(rows, indptr, indices, data, current, other, slope, offset, shares, sources, gradient):  # type: ignore[no-untyped-def]
     """Step from T_{j+1}, T_j back to T_{j-1} and from b_{j+2}, b_{j+1} to b_j; add b_{j+1} T_j^T to the gradient.
 
     T_{j-1} = slope S T_j + offset T_j - T_{j+1}. The adjoints b follow the same recurrence with sources: b_j = slope S
-    b_{j+1} + offset b_{j+1} - b_{j+2} + sum_s shares[s] sources[s]. T and b are columns of the same arrays, so that a
-    neighbor is loaded once and used three times.
+    b_{j+1} + offset b_{j+1} - b_{j+2} + sum_s shares[s] sources[s]. T and b are columns of the same arrays, so that the
+    row of a neighbor is loaded once and used three times.
 
     Parameters
     ----------
     rows
-        First row and end row of this call; threads may share a step by rows.
+        First row and end row of this call; several threads may compute a step, each for some of the rows.
     indptr, indices, data
         CSR form of S, ``(n_points, n_points)``.
     current

@@ -24,10 +24,15 @@ Float32 = npt.NDArray[np.float32]
 
 # Number of points per tile, a multiple of three, and number of separate minima per point; see `_add_products`.
 ROWS, WIDTH = 6, 8
-# Number of centers per leaf. The search took the following microseconds per point, first with 64 and then with 128
-# centers per leaf: 1.7 and 1.5 for 27,000 centers of the simulated cells; for centers of a Gaussian, 3.1 and 2.4 in 8
-# dimensions, 11.3 and 9.8 in 14, 32 and 27 in 30, 47 and 45 in 50. Smaller leaves exclude more centers, but converting
-# a point to coordinates relative to the middle of a leaf takes as long as 20 products.
+# Number of centers per leaf. Time of the search in microseconds per point:
+#     centers per leaf                            64    128
+#     27,000 centers of the simulated cells      1.7    1.5
+#     centers of a Gaussian in 8 dimensions      3.1    2.4
+#     centers of a Gaussian in 14 dimensions    11.3    9.8
+#     centers of a Gaussian in 30 dimensions      32     27
+#     centers of a Gaussian in 50 dimensions      47     45
+# Smaller leaves exclude more centers, but converting a point to coordinates relative to the middle of a leaf takes as
+# long as 20 products.
 LANES = 128
 # Number of points whose leaves are searched together. Run times with 128, 256 and 512 points differ by at most 5%.
 TOGETHER = 256
@@ -55,9 +60,9 @@ def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimen
     """Write the products of a tile's points with a leaf's centers; return a bit mask of the points within limits.
 
     ``out[p, j] = halves[j] + sum_k values[p, k] columns[k, j]``. Bit p is set if any ``out[p, j]`` is at most
-    ``limits[p]``. Then ``least[p, i] = min(out[p, i], out[p, i + WIDTH], ...)`` is written too. Three points are
-    computed at a time, so that each center is read once for all three. Positions are unsigned, because an index that
-    might be negative prevents vector code.
+    ``limits[p]``. For these points only, the function also writes ``least[p, i] = min(out[p, i], out[p, i + WIDTH],
+    ...)``. Three points are computed at a time, so that each center is read once for all three. Positions are unsigned,
+    because an index that might be negative prevents vector code.
     """
     hits, flat, start = 0, tiles.reshape(-1), np.uint64(leaf * tiles.shape[1])
     for p in range(0, ROWS, 3):
@@ -103,7 +108,7 @@ def _add_products(work: Float32, stride: int, tiles: Float32, leaf: int, n_dimen
 
 @kernel(fastmath=REORDER)
 def _subtract(points: Float32, point: int, boxes: Float32, leaf: int, stride: int, work: Float32, row: int) -> Any:
-    """Write a point relative to a leaf's middle to a row of a tile, and return its squared distance from the middle."""
+    """Write the offset of a point from a leaf's middle into a row of a tile; return its squared length."""
     here, there, to = points[point], boxes[leaf, 2], np.uint64(VALUES + row * stride)
     total = np.float32(0)
     for k in range(np.uint64(stride)):
@@ -144,7 +149,7 @@ def rotate(points: FloatArray, origin: Float64, scale: float, rotation: Float64,
 
 @kernel()
 def find_leaves(points: Float32, dimensions: Int32, values: Float32, children: Int32, leaves: Int32) -> None:
-    """Write the leaf of each point, found by following the cuts; a negative child is the leaf ``-1 - child``."""
+    """Follow the cuts of the tree, and write the leaf of each point; a negative child c is the leaf ``-1 - c``."""
     for p in range(points.shape[0]):
         node = 0
         while node >= 0:
@@ -319,7 +324,7 @@ def _search_leaf(
             if not (hits >> i) & 1:
                 continue
             p, half, error, limit = rows[first + i], work[SQUARES + i], work[ERRORS + i], work[LIMITS + i]
-            for j in range(WIDTH):  # exclude centers that are farther than the leaf's nearest center by both errors
+            for j in range(WIDTH):  # exclude centers farther than the leaf's nearest center by more than both errors
                 limit = min(limit, work[LEAST + i * WIDTH + j] + np.float32(2.1) * error)
             for column in range(WIDTH):
                 if work[LEAST + i * WIDTH + column] > limit:
@@ -364,8 +369,8 @@ def _own_leaves(own: Int32, start: int, stop: int, order: Int64) -> int:
 def _reach(norms: Float32, bounds: Float32, start: int, stop: int, reach: Float32) -> Any:
     """Write the squared distances beyond which no box can contain a nearer center; return the largest of them.
 
-    In single precision, the gap g between a point of norm x and a box is overestimated by at most 2^-23 x. So its
-    square is overestimated by less than 0.001 g^2 + 2e-11 x^2, and by another 0.001 g^2 due to sums.
+    In single precision, the gap g between a point of norm x and a box is overestimated by at most 2^-23 x. The square
+    of the gap is therefore overestimated by less than 0.001 g^2 + 2e-11 x^2, and by another 0.001 g^2 due to sums.
     """
     most = np.float32(0)
     for p in range(start, stop):

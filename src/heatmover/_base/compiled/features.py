@@ -21,7 +21,7 @@ def add_transposed(density, share, first, rows):  # type: ignore[no-untyped-def]
     density
         Densities ``(n_points, width)``, one column per measure.
     share
-        Factor of the type of ``density``.
+        Factor, in the precision of ``density``.
     first
         Column of ``rows`` for the first point.
     rows

@@ -15,16 +15,16 @@ from heatmover._base.types import Float64, FloatArray, Int64, Intp
 
 # Number of rows of each side that one pass over the features compares; l1_tile is written for this number. 3 x 3 sums
 # and their operands just fill the 16 vector registers of AVX2. Speeds with tiles of 32 rows, with or without the fused
-# product below, whichever was faster: 3x3 22.2, 2x4 22.0, 4x2 21.5, 4x4 19.2, 1x8 18.8, 4x3 17.2, 2x3 16.9, 3x4 16.7,
-# 2x6 15.7, 2x5 14.2. Speeds in a second, interleaved measurement with tiles of 24 / 36 / 48 rows: 3x3 17.4 / 19.4 /
-# 19.3,
-# 2x4 15.4 / 18.8 / 18.2.
+# product below, whichever was faster:
+#     3x3 22.2, 2x4 22.0, 4x2 21.5, 4x4 19.2, 1x8 18.8, 4x3 17.2, 2x3 16.9, 3x4 16.7, 2x6 15.7, 2x5 14.2
+# Speeds in a second, interleaved measurement with tiles of 24 / 36 / 48 rows:
+#     3x3 17.4 / 19.4 / 19.3, 2x4 15.4 / 18.8 / 18.2
 REGISTER_ROWS = 3
 
 # Number of features summed in the precision of the data; the sums of these chunks are added in float64. Longer chunks
 # are faster: with 60,000 features and tiles of 48 rows, the speed is 17.0 for chunks of 512, 18.2 for 1024 and 19.2 for
-# 2048. But each of the 8 float32 lanes then adds more terms. With 1024 features a lane adds 128 terms, which bounds the
-# relative error by 128 * 2^-24 = 8e-6 for any data (on ordinary data it is about 1e-7).
+# 2048. But in longer chunks each of the 8 float32 lanes adds more terms. With 1024 features a lane adds 128 terms,
+# which bounds the relative error by 128 * 2^-24 = 8e-6 for any data (on ordinary data it is about 1e-7).
 CHUNK = 1024
 
 # Allow the compiler to reorder sums and fuse products, because otherwise the loops could not use vector registers. NaN
@@ -37,8 +37,8 @@ def l1_tile(rows: FloatArray, others: FloatArray, one: Any, upper: bool, tile: F
     """Write the L1 distances between ``rows`` (n_rows, n_features) and ``others`` (n_others, n_features) to ``tile``.
 
     Both sides of ``tile`` are rounded up to multiples of ``REGISTER_ROWS``. Groups of rows at the edge of a tile repeat
-    the last row, so every pair is computed by the same instructions and its distance depends only on its two rows. If
-    ``upper`` is True, both sides must be the same rows, and the lower triangle is copied instead of computed.
+    the last row, so every pair is computed by the same instructions, and the distance of a pair depends only on its two
+    rows. If ``upper`` is True, both sides must be the same rows, and the lower triangle is copied instead of computed.
 
     ``one`` is 1 in the type of the data. Because the compiler does not know the value of an argument, it turns ``sum +
     one * term`` into a fused multiply-add, which is exact and runs on the multipliers of the processor while the adders
@@ -192,8 +192,9 @@ def subtract_shared(
 NUMBER_ROWS = 4
 
 # Number of weights that are combined with all rows of values before the next weights. 64 rows of 512 values are 256 KB
-# and stay in the second-level cache. A row of 1,000 / 5,000 samples took 60 / 1,727 microseconds with 256 weights, 65 /
-# 1,587 with 512, 64 / 1,726 with 1,024, and 63 / 1,905 with all weights at once (one thread of a Zen 4, 64 rows).
+# and stay in the second-level cache. Time in microseconds for a row of 1,000 / 5,000 samples, on one thread of a Zen 4
+# with 64 rows:
+#     256 weights 60 / 1,727, 512 weights 65 / 1,587, 1,024 weights 64 / 1,726, all weights at once 63 / 1,905
 WEIGHTS = 512
 
 

@@ -72,16 +72,17 @@ def _count(values: Any, begin: int, size: int, limit: Any) -> Any:
 
 @kernel(fastmath=REORDER)
 def tile_squares(queries: Any, blocks: Any, begin: int, sizes: Any, limits: Any, out: Any) -> Any:
-    """Write the squared distances of ROWS points from a part; return a bit mask of points with a square in their limit.
+    """Write the squared distances of ROWS points from a part; return a bit mask of points that have hits.
 
-    Squares are computed for two points at a time, so that each member of the part is read once per two points.
+    A hit is a square that does not exceed the limit of the point. Squares are computed for two points at a time, so
+    that each member of the part is read once per two points.
 
     Parameters
     ----------
     queries
         Coordinates of the query points, flattened in row-major order.
     blocks, begin
-        Coordinates of the parts, and the position where this part begins, with one row per coordinate.
+        Coordinates of the parts, with one row per coordinate, and the position where this part begins.
     sizes
         ``(n_dimensions, size of the part, stride of out)``.
     limits
@@ -142,7 +143,7 @@ def _append(
 
 @kernel()
 def _tighten(scores: Any, names: Int32, begin: int, count: int, width: int, limit: Any) -> Any:
-    """Keep the ``width`` smallest scores of a list, or a few more; return the number kept and the largest of them."""
+    """Keep the ``width`` smallest scores of a list, or a few more; return their number and the largest."""
     low, high, inside = np.float32(0), limit, np.int32(count)
     first = np.uint64(begin)
     if limit >= BEYOND:
@@ -185,7 +186,7 @@ def _trim(scores: Any, names: Int32, begin: int, count: int, width: int) -> Any:
 
 @kernel(fastmath=REORDER)
 def _relative(points: Float64, point: int, middles: Float64, part: int, scale: float, queries: Any, row: int) -> Any:
-    """Write a point relative to the center of a part as a row of queries; return the squared distance."""
+    """Write the offset of a point from the center of a part as a row of queries; return its squared length."""
     total, begin = np.float32(0), np.uint64(row * points.shape[1])
     here, there = np.uint64(point), np.uint64(part)
     for f in range(np.uint64(points.shape[1])):
@@ -269,8 +270,8 @@ def search_parts(
         Other parts around each part, nearest first, and the scaled distances between the centers, ``(n_parts, n_near)``
         each.
     limits
-        Scale of the blocks, number of candidates to keep, share of the reach within which a border must lie, and
-        relative rounding error of a border.
+        Scale of the blocks, number of candidates to keep, share of the reach within which the border of a part must lie
+        for the part to be searched, and relative rounding error of a border.
     distances, indices
         Receive the neighbors, ``(n_members, k)``; infinite and -1 where fewer than k were found.
     seen

@@ -23,8 +23,8 @@ NUMBERS = 1024
 
 
 # Number of terms that are kept and added to the sums together. The sums are larger than the caches, and every addition
-# reads and writes all of them: with two terms at a time a run took 10% longer (swiss roll of 10,000 points, 56 columns,
-# eleven sums).
+# reads and writes all of them: with two terms at a time, a run with eleven sums took 10% longer (56 columns on a swiss
+# roll of 10,000 points).
 TERMS = 4
 
 
@@ -95,7 +95,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Panel:
-    """Generator of compiled code that sums some columns of all rows."""
+    """Writer of compiler code (LLVM IR) that adds up weighted rows in a panel, a group of adjacent columns."""
 
     def __init__(
         self, context: Any, builder: Any, dtype: Any, entries: tuple[Any, Any], arrays: tuple[Any, ...]
@@ -110,7 +110,7 @@ class _Panel:
         return ir.Constant(self.entries[0].type, value)
 
     def write(self, size: int, width: Any, column: Any, result: Any, done: Any) -> Any:
-        """Generate code that sums ``size`` vectors from ``column`` on; return the first block of this code."""
+        """Write code that sums ``size`` vectors from ``column`` on; return the first block of this code."""
         builder, (first, last) = self.builder, self.entries
         begin, loop, end = (builder.append_basic_block(name) for name in ("begin", "entries", "end"))
         builder.position_at_end(begin)
@@ -177,7 +177,7 @@ def advance(rows, indptr, indices, data, terms, degree, slope, offset, shares, f
     Parameters
     ----------
     rows
-        First row and end row of this call; threads may share a step by rows.
+        First row and end row of this call; several threads may compute a step, each for some of the rows.
     indptr, indices, data
         CSR form of S, ``(n_points, n_points)``.
     terms

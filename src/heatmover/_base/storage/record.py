@@ -21,8 +21,8 @@ from heatmover.errors import InvalidInputError
 class Record:
     """Plain values, arrays and nested records by name; the method that reads a value checks its type.
 
-    A checksum proves that a file is unchanged, but not who wrote the file. So every value is checked again when it is
-    read, and a forged store cannot make compiled code read outside of arrays.
+    A checksum proves that a file is unchanged, but not who wrote the file. Every value is therefore checked again when
+    it is read, so that a forged store cannot make compiled code read outside of arrays.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Record:
         return tuple(texts)
 
     def part_of_store(self) -> Part:
-        """Return the record as a part of a store, in which a path names each array."""
+        """Return the record as a part of a store: its values as one document, and its arrays by their paths."""
         return Part({"record": self._document()}, dict(self._flat()))
 
     def _document(self) -> dict[str, Any]:

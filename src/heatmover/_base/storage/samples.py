@@ -61,7 +61,7 @@ class Schema:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Schema:
-        """Return the schema in the values of a manifest, or raise ValueError."""
+        """Build the schema from the values of a manifest, or raise ValueError."""
         schema = cls(**{**values, "variables": tuple(values["variables"])})
         counts = schema.n_features, 1 if schema.n_nodes is None else schema.n_nodes
         whole = all(type(count) is int and count >= 1 for count in counts)
@@ -383,7 +383,10 @@ class Samples:
         return rows
 
     def blocks(self, start: int = 0) -> Iterator[tuple[int, FloatArray]]:
-        """Yield the rows from ``start`` on, part by part: index of the first row, rows ``(n_rows, n_features)``."""
+        """Yield the rows from ``start`` on, part by part.
+
+        Each part is a pair: the index of its first row, and its rows ``(n_rows, n_features)``.
+        """
         for place, first in enumerate(self._starts[:-1]):
             if self._starts[place + 1] > start:
                 rows, skipped = self._mapped(place), max(start - first, 0)

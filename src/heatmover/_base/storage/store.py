@@ -100,7 +100,7 @@ class Manifest:
 @final
 @dataclass(frozen=True, eq=False)
 class Store:
-    """A folder of arrays at one generation, from `create` or `open`; `append` returns a later generation.
+    """A folder of arrays at one generation, returned by `create` or `open`; `append` returns a later generation.
 
     Attributes
     ----------

@@ -121,7 +121,8 @@ class Solution:
     distances
         ``(n_measures, n_measures)``: symmetric, zero diagonal.
     marginal_errors
-        ``(n_measures, n_measures)``: share of mass that the transport plan of each pair misplaces.
+        ``(n_measures, n_measures)``: marginal error of the transport plan of each pair, which is the L1 distance
+        between a marginal of the plan and its measure, for the worse of the two marginals.
     n_iterations
         ``(n_measures, n_measures)``: number of iterations for each pair.
     tol
@@ -165,7 +166,7 @@ class IterativeMethod(Method[P]):
             warnings.warn(
                 f"{self.name}: {int(open_pairs.sum())} of "
                 f"{counted(open_pairs.shape[0] * (open_pairs.shape[0] - 1) // 2, 'pair')} "
-                f"did not converge: up to {solution.marginal_errors.max():.1e} of the mass is misplaced "
+                f"did not converge: the marginal error is up to {solution.marginal_errors.max():.1e} "
                 f"after {counted(int(solution.n_iterations.max()), 'iteration')} (tolerance {solution.tol:.1e}); "
                 "raise max_iterations or use a stronger regularization.",
                 ConvergenceWarning,

@@ -76,22 +76,24 @@ def sinkhorn(
     measures
         ``(n_measures, n_points)``: `Measures`, array, sparse matrix or DataFrame.
     regularization
-        Weight of the entropy as a share of the mean cost between points, the same for all pairs of measures. With a
-        smaller weight, distances are closer to the exact EMD and take more iterations.
+        Weight of the entropy as a share of the mean cost between points; all pairs of measures get the same weight.
+        With a smaller weight, distances are closer to the exact EMD and take more iterations.
     cost
         Cost of moving one unit of mass, as in `exact_emd`.
     max_iterations
         Largest number of iterations for each pair.
     tol
-        Share of mass that a plan may misplace. A `ConvergenceWarning` reports how many pairs do not converge to
-        ``tol``; ``sinkhorn.solve`` returns the convergence of each pair.
+        Largest marginal error of a plan: the sum of the absolute differences between the masses that the plan moves
+        from (or to) each point and the masses of the measure. A `ConvergenceWarning` reports how many pairs do not
+        converge to ``tol``; ``sinkhorn.solve`` returns the convergence of each pair.
     n_jobs
         Number of threads; None for all cores. The result does not depend on the number of threads.
 
     Returns
     -------
     ndarray of shape (n_measures, n_measures)
-        Symmetric distances, zero on the diagonal; not smaller than the exact EMD, up to an error of ``tol``.
+        Symmetric distances, zero on the diagonal; not smaller than the exact EMD, except for an error that shrinks with
+        ``tol``.
 
     Examples
     --------
