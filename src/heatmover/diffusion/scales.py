@@ -368,8 +368,8 @@ def choose_mixed_scale(
             verdict = judge(scale, epsilon)
         decay.append(verdict.largest)
         if verdict.mixed:
-            few = verdict.stragglers
-            points = f"all points but {few}" if few else "every point"
+            late = verdict.stragglers
+            points = f"all points but {late}" if late else "every point"
             reason = (
                 f"2^{scale} is the first number of steps after which the random walk from {points} is within "
                 f"{epsilon:g} of the stationary distribution, as in the paper's Lemma 1 (total variation, "
