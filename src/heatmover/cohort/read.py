@@ -67,7 +67,7 @@ def _open(
     held = hasattr(path, "obs") and hasattr(path, "obsm")
     place, format = ("", "AnnData") if held else (os.fspath(path), format_of(Path(path)))
     if isinstance(wanted.annotations, str):
-        raise InvalidInputError("annotations to be a list of columns", repr(wanted.annotations))
+        raise InvalidInputError("the argument annotations to be a list of columns", repr(wanted.annotations))
     # Use an absolute path, because workers may run in another folder.
     file = os.path.abspath(place) if place else ""  # noqa: PTH100 - keeps links
     source = Source(place, format, sample_sheet or "")

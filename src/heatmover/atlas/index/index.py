@@ -320,8 +320,8 @@ class MeasureIndex:
         path
             Path of the folder.
         model
-            Fitted model that computed the rows, required for queries that are measures. If another model is passed, an
-            error is raised.
+            Fitted model that computed the rows, required for queries that are measures. A different model raises an
+            error.
         memory
             As in `from_embedding`.
 
@@ -525,7 +525,7 @@ class MeasureIndex:
         return Within(tuple(distances for distances, _ in hits), tuple(rows for _, rows in hits), names)
 
     def rerank(self, candidates: Nearest, distance: Distance, k: int = 10) -> Nearest:
-        """Sort candidates by another distance, such as the exact Earth Mover's Distance, and keep the k nearest.
+        """Sort candidates by a different distance, such as the exact Earth Mover's Distance, and keep the k nearest.
 
         Parameters
         ----------
@@ -615,7 +615,7 @@ class MeasureIndex:
         n_jobs
             Number of threads; None for all cores.
         random_state
-            Seed of the draw.
+            Seed of the random choice of queries.
 
         Returns
         -------
