@@ -392,5 +392,7 @@ def test_one_row_of_a_sparse_array_is_one_measure():
     expected = explain(model, "a", "b", measures=measures).distance
     assert explain(model, measures.masses[0], measures.masses[1]).distance == expected
     assert explain(model, measures.masses[[0]], measures.toarray()[1]).distance == expected
-    with pytest.raises(InvalidInputError, match=r"first measure to be one row, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"):
+    with pytest.raises(
+        InvalidInputError, match=r"first measure to be one row, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"
+    ):
         explain(model, measures.masses, measures.masses[0])

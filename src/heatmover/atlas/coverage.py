@@ -675,7 +675,7 @@ class CellDraw:
         return np.split(cells[np.argsort(codes, kind="stable")], ends[:-1])
 
     def _prune(self) -> None:
-        """Keep the cells with the smallest hashes in each sample; among copies of a cell, keep the first."""
+        """Keep the cells with the smallest hashes in each sample; of cells with equal hashes, keep the first."""
         order = np.lexsort((self._hashes, self._codes))
         starts = np.searchsorted(self._codes[order], np.arange(self.n_samples))
         rank = np.arange(order.size) - starts[self._codes[order]]

@@ -386,7 +386,7 @@ def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64)
 
 
 def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
-    """Return the differences of the means of both groups, and their standard errors (Welch).
+    """Return the differences between the means of the two groups, and their standard errors (Welch).
 
     Both have the shape ``(1 + n_permutations, n_columns)``.
     """

@@ -181,7 +181,7 @@ class Explanation(ReadOnlyArrays):
 
     @property
     def local(self) -> Float64:
-        """``(n_points,)``: absolute differences of the densities, summed over scales; they sum to the distance."""
+        """``(n_points,)``: absolute density differences, summed over scales; the sum over points is the distance."""
         return np.asarray(np.abs(self.differences).sum(axis=0))
 
     @property
@@ -328,7 +328,7 @@ def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
 
 
 def _on_nodes(features: Float64, layout: Layout) -> Float64:
-    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; nodes share the feature of their region equally."""
+    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``: each feature is divided equally among its nodes."""
     if layout.regions is None:
         return features.reshape(len(layout.scales), layout.n_points).copy()
     blocks = np.split(features, layout.edges[1:-1])

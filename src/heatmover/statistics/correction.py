@@ -3,9 +3,9 @@
 The module reads the diffusion of a fitted model and works on plain arrays.
 
 A probe is white noise g. The diffused value of the probe at a cell c is psi(c) = <g, e(c)>, where e(c) is the embedding
-of the cell. The mean over probes of the product of two such values is the inner product of the two embeddings, in the
-operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the mean,
-the sampling noise and the difference of two halves for every sample at every scale.
+of the cell. For two cells, the product of their values, averaged over probes, is the inner product of their embeddings,
+in the operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the
+mean, the sampling noise and the difference of two halves for every sample at every scale.
 
 Let v_i be the noise variance of sample i, and t the variance between samples beyond the noise (Paule and Mandel 1982).
 Sample x_i is shrunk toward the center by the factor ``sqrt(t / (t + v_i))``. The corrected samples then vary as much as
@@ -293,8 +293,8 @@ class Correction(ReadOnlyArrays):
     variance
         ``(n_scales, n_samples)``: total variance of a sample, the sum of its noise and ``between``.
     directions
-        ``(n_scales, n_samples, n_directions)``: orthonormal combinations of samples; each gives a direction with its
-        own factor. A scale with fewer directions is filled up with zeros.
+        ``(n_scales, n_samples, n_directions)``: orthonormal combinations of samples; each combination is a direction
+        with its own factor. A scale with fewer directions is filled up with zeros.
     factors
         ``(n_scales, n_samples, n_directions + 1)``: factors that shrink a sample toward the center along each
         direction and, last, along all other directions.

@@ -58,7 +58,7 @@ def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) 
 def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     """Return Spearman's rank correlation of distances with true distances, averaged over measures.
 
-    For each measure, the distances to all other measures are ranked (equal distances share their mean rank) and
+    For each measure, the distances to all other measures are ranked (equal distances get their mean rank) and
     correlated with the ranks of the true distances. The correlation of a measure is set to 0 if all its true distances
     are equal, or if all its scored distances are equal.
 
@@ -195,7 +195,7 @@ def _near(distances: Float64, k: int) -> Bool:
 
 
 def centered_ranks(rows: Float64) -> Float64:
-    """Return the ranks within each row minus their mean; equal values share their mean rank."""
+    """Return the ranks within each row minus their mean; equal values get their mean rank."""
     return np.asarray(rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2)
 
 

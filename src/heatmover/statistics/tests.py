@@ -360,8 +360,8 @@ def _moved_together(
 
     A sample pulls the median of its group toward itself, so the distance of the sample to this median is too small. The
     distance to the median of the other samples is too large by about the same amount. Every sample is therefore moved
-    by the mean of both medians. If groups were moved by means instead of medians, the remaining bias in a group of n
-    samples would be ``1 / (8 n^2)``.
+    by the mean of these two medians. If groups were moved by means instead of medians, the remaining bias in a group of
+    n samples would be ``1 / (8 n^2)``.
     """
     squared = distances**2
     members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
@@ -400,7 +400,7 @@ def _moved_together(
 def _share_to_move(
     squared: Float64, codes: Int64, unit_of: Int64, medians: Float64, left_out: Float64 | None
 ) -> Float64:
-    """Return the share of the difference of two medians by which two groups are moved, ``(n_groups, n_groups)``.
+    """Return the share of the difference between two group medians that is removed, ``(n_groups, n_groups)``.
 
     The medians of groups in the same location differ by chance, and moving groups by a chance difference distorts the
     permutations. The share is the James-Stein factor: the excess of the squared difference over its variance, divided

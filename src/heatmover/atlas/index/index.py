@@ -238,8 +238,7 @@ class MeasureIndex:
         Parameters
         ----------
         embedding
-            ``(n_samples, n_features)``: stored as float32 or float64 if given as such; all other types are converted to
-            float64.
+            ``(n_samples, n_features)``: float32 and float64 are stored unchanged, and all other types as float64.
         names
             Distinct names of the samples. None: ``"0"``, ``"1"``, ...
         variables
