@@ -646,12 +646,12 @@ def explained_interval(
     """Return a 95% bootstrap confidence interval for the R squared of PERMANOVA in an infinitely large cohort.
 
     Samples are resampled within their groups; with blocks, whole blocks are resampled. Every replicate averages the
-    squared distances between samples of different blocks. Each pair has as weight the product of the numbers of times
-    that its two samples were drawn. Two copies of one sample are not counted as a pair at distance zero, so R squared
-    has no small-sample bias. The interval is the percentile interval, widened around its median by ``sqrt(n / (n -
-    groups))``. In simulated cohorts of independent samples, 93% to 100% of the intervals contained the true value. In
-    cohorts of pairs, 91% to 100% of the intervals contained the true value with at least ten pairs, and 88% with six
-    pairs.
+    squared distances between samples of different blocks. A pair counts once for each combination of a copy of its
+    first sample with a copy of its second sample. Two copies of one sample are not counted as a pair at distance zero,
+    so R squared has no small-sample bias. The interval is the percentile interval, widened around its median by
+    ``sqrt(n / (n - groups))``. In simulated cohorts of independent samples, 93% to 100% of the intervals contained the
+    true value. In cohorts of pairs, 91% to 100% of the intervals contained the true value with at least ten pairs, and
+    88% with six pairs.
 
     Parameters
     ----------
