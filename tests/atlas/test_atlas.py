@@ -185,9 +185,12 @@ def test_other_units_are_told():
     assert "check the units" in large
     assert "Values of 'CD8' range from" in twice
     (small,) = atlas().map(points / 100, labels).warnings
-    assert "3 of 3 features have a standard deviation below 20% of the value in the reference" in small
+    assert "3 of 3 features have a standard deviation below 20% of the standard deviation in the reference" in small
     (one,) = atlas().map(points / [1, 1, 100], labels).warnings
-    assert one == "The standard deviation of 'CD8' is below 2% of the value in the reference: check the units."
+    assert (
+        one
+        == "The standard deviation of 'CD8' is below 2% of the standard deviation in the reference: check the units."
+    )
     assert atlas().map(points * [1, 1, 0], labels).warnings == ()  # not there at all, as a gene may be
 
 

@@ -136,7 +136,7 @@ BAD = {
     "index": (lambda m, r, n: explain(m, 0, 7, measures=n), "index 7"),
     "name of plain rows": (lambda m, r, n: explain(m, "anna", 1, measures=r), "names require Measures"),
     "length": (lambda m, r, n: explain(m, np.ones(7) / 7, r[0]), "rows of width 7"),
-    "two rows": (lambda m, r, n: explain(m, r[:2], r[0]), "one measure"),
+    "two rows": (lambda m, r, n: explain(m, r[:2], r[0]), "first measure to be one row, "),
     "no measure": (lambda m, r, n: explain(m, 2 * r[0], r[1]), "sum to one"),
     "no model": (lambda m, r, n: explain("model", r[0], r[1]), "a fitted DiffusionEMD"),
     "annotation": (lambda m, r, n: explain(m, r[0], r[1]).by(["a"] * 7), "one label for each point"),
@@ -392,5 +392,7 @@ def test_one_row_of_a_sparse_array_is_one_measure():
     expected = explain(model, "a", "b", measures=measures).distance
     assert explain(model, measures.masses[0], measures.masses[1]).distance == expected
     assert explain(model, measures.masses[[0]], measures.toarray()[1]).distance == expected
-    with pytest.raises(InvalidInputError, match=r"one measure, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"):
+    with pytest.raises(
+        InvalidInputError, match=r"first measure to be one row, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"
+    ):
         explain(model, measures.masses, measures.masses[0])

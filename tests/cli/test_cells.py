@@ -101,7 +101,10 @@ def test_a_later_run_without_it_leaves_no_table_behind(file, finished, tmp_path,
 @pytest.mark.parametrize(
     ("column", "sentence"),
     [
-        ("cell types", r"Expected --cells to be a column that .*, found 'cell types' \(did you mean 'Cell type'\?\)"),
+        (
+            "cell types",
+            r"Expected --cells to be the name of a column that .*, found 'cell types' \(did you mean 'Cell type'\?\)",
+        ),
         ("condition", "'condition', which is the same in all cells of every sample"),
         ("nothing like it", "found 'nothing like it'; there are 'cluster', 'Cell type'"),
     ],

@@ -115,7 +115,7 @@ def refused(path, memory, **options):
 def test_columns_that_need_more_memory_than_allowed_are_refused_before_they_are_read(wide):
     path, values = wide
     message = refused(path, "20 MB", n_components="all")
-    assert "memory of at least 29 MB for 1,200 columns, found 20 MB; allow more, or store" in message
+    assert "memory of at least 29 MB for 1,200 columns, found 20 MB; raise the limit, or store" in message
     named = read_cohort(path, sample_key="sample", memory="20 MB", representation=["g3", "g5"], annotations=[])
     np.testing.assert_array_equal(named.points(), values[:, [3, 5]])
     assert read_cohort(path, sample_key="sample", memory="29 MB", n_components="all").n_cells == 40

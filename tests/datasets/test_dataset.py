@@ -111,8 +111,8 @@ def test_geodesic_takes_points_by_index():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([0, 4], "rows in 0..3, found indices 0..4"),
-        ([-1], "rows in 0..3, found indices -1..-1"),
+        ([0, 4], "indices from 0 to 3 in rows, found 0 to 4"),
+        ([-1], "indices from 0 to 3 in rows, found -1 to -1"),
         ([0.5], "rows to be a list of point indices"),
         ([True, False, True, False], "rows to be a list of point indices"),
         (2, "rows to be a list of point indices, found an array of shape \\(\\)"),
@@ -170,8 +170,11 @@ def test_repr():
     [
         ({"points": [0, 1, 2]}, "points to be a 2-d array"),
         ({"points": [[0], [np.nan], [1]]}, "points without NaN"),
-        ({"coordinates": [[0], [1]]}, "as many points as coordinates and labels, found 3, 2 and 3"),
-        ({"labels": [0, 1]}, "found 3, 3 and 2"),
+        (
+            {"coordinates": [[0], [1]]},
+            "as many points as coordinates and labels, found 3 points, 2 coordinates and 3 labels",
+        ),
+        ({"labels": [0, 1]}, "found 3 points, 3 coordinates and 2 labels"),
         ({"labels": [0.0, 1.0, 2.0]}, "labels \\(n_points,\\) of whole numbers or strings"),
         ({"labels": [[0], [1], [1]]}, "labels \\(n_points,\\)"),
         ({"annotations": {"age": [1, 2, 3]}}, "'age' to have one value per measure \\(2\\), found shape \\(3,\\)"),

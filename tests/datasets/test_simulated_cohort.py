@@ -151,7 +151,7 @@ def test_the_condition_is_visible_in_the_exact_distances():
         ({"effect": "large"}, "enrichment to be a number"),
         ({"noise": -1}, "noise to be a finite number of at least 0"),
         ({"random_state": "x"}, "random_state"),
-        ({"n_samples": 5, "paired": True}, "an even n_samples, two per donor, found 5"),
+        ({"n_samples": 5, "paired": True}, "an even n_samples, because each donor has two samples, found 5"),
         ({"paired": 1}, "paired to be True or False"),
     ],
 )

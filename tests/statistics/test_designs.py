@@ -432,7 +432,7 @@ def test_blocks_with_one_group_only_are_counted_and_refused_on_request():
 @pytest.mark.parametrize("test", [permanova, distance_correlation])
 def test_covariates_of_other_samples_are_refused(test):
     values = [0, 0, 0, 1, 1, 1]
-    with pytest.raises(InvalidInputError, match="covariates of 6 samples, as many as in distances, found 5"):
+    with pytest.raises(InvalidInputError, match="covariates of 6 samples, as many as the distances have, found 5"):
         test(apart(B), values, adjust={"age": B[:5]})
     with pytest.raises(InvalidInputError, match="not to be determined by 'same'"):
         test(apart(B), values, adjust={"same": [2.0 * value for value in values]})

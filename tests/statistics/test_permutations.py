@@ -117,7 +117,11 @@ def test_the_same_seed_gives_the_same_permutations():
     [
         ("aaaa", {}, "same value in all samples"),
         ("aabb", {"within": [1, 1, 2, 2]}, "constant within every block"),
-        ("aabb", {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]}, "1 of 2 blocks that overlap other blocks"),
+        (
+            "aabb",
+            {"units": ["p", "p", "q", "q"], "within": [1, 2, 1, 1]},
+            "1 of 2 blocks that overlap several larger blocks",
+        ),
         ("aabb", {"within": [1, 2, 3]}, r"shape (3,)"),
         ("aabb", {"units": [1, None, 2, 3]}, "first: sample 1"),
         ("aabb", {"n_permutations": 0}, "n_permutations"),

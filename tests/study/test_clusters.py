@@ -132,7 +132,7 @@ def test_components_give_no_names(tmp_path):
         ({"clusters": "many"}, "clusters to be a whole number of at least 2, found 'many'"),
         ({"clusters": 3, "cells": "type"}, "Expected either cells or clusters, found cells='type' and clusters=3"),
         ({"clusters": 5000}, "clusters of at most 720, the number of different cells, found 5000"),
-        ({"cells": "type"}, "found a folder of FCS files, which has no such columns; cells='auto' clusters"),
+        ({"cells": "type"}, "found a folder of FCS files, which has no annotations of cells; cells='auto' clusters"),
     ],
 )
 def test_clusters_that_cannot_be(changes, sentence, stained):

@@ -364,7 +364,7 @@ class Atlas(ReadOnlyArrays):
         )
 
     def _holding(self, table: Table) -> Atlas:
-        """Return the atlas with other reference samples."""
+        """Return the atlas with the reference samples of ``table`` instead of its own."""
         return replace(self, names=table.names, counts=table.counts, embedding=table.rows, variables=table.variables)
 
     def __repr__(self) -> str:
@@ -392,7 +392,7 @@ class Mapped(ReadOnlyArrays):
     coverage
         Coverage of the new samples: whether the reference has cells like the cells of each sample.
     warnings
-        Warnings about valid but unusual input, such as features in another unit.
+        Warnings about valid but unusual input, such as features whose unit seems to differ from the reference.
     reference
         The atlas.
 
@@ -449,10 +449,10 @@ class Mapped(ReadOnlyArrays):
     def predict(self, variable: str, k: int | None = None, *, blocks: str | None = None) -> Prediction:
         """Predict sample metadata from the nearest reference samples, and estimate the reliability of the predictions.
 
-        Each of the k nearest samples with a value has one vote; if labels have equally many votes, the label of the
-        nearer samples wins. To estimate reliability, each reference sample is predicted from all other reference
-        samples. The reliability of a prediction is the share of correct predictions among the reference samples with a
-        similar share of votes.
+        Each of the k nearest samples with a value has one vote. In a tie between labels, the label of the nearer
+        samples wins. To estimate reliability, each reference sample is predicted from all other reference samples. The
+        reliability of a prediction is the share of correct predictions among the reference samples with a similar share
+        of votes.
 
         Parameters
         ----------
@@ -823,7 +823,7 @@ def _count_out_of_core(
     if need > budget:
         raise InvalidInputError(
             f"{argument('memory')} of at least {need / 1e6:,.0f} MB to compute the coverage",
-            f"{budget / 1e6:,.0f} MB", "allow more",
+            f"{budget / 1e6:,.0f} MB", "raise the limit",
         )  # fmt: skip
     parameters = StudyParameters(landmarks=landmarks, n_neighbors=n_neighbors, random_state=random_state)
     with cells_counted(Request(given.source, pieces, parameters, progress)) as counted_cells:

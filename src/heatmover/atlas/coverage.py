@@ -53,7 +53,7 @@ AROUND = 30
 # samples, and 0.01 lower for populations near the reference.
 TRUNCATED = 0.05
 # A point is far if its p-value is at most this value. For simulated populations that are absent from the reference
-# (benchmarks/covered.py), a value of 2% separates samples about equally well. A value of 5% is worse, because more
+# (benchmarks/covered.py), a value of 2% separates samples about as well as 1%. A value of 5% is worse, because more
 # points are far by chance.
 FAR = 0.01
 # Variance of the evidence of one p-value that is uniform on [0, 1].
@@ -79,7 +79,8 @@ def hold_out_points(
     Returns
     -------
     widths : ndarray of shape (n_kept,)
-        Usual distance around each kept point: mean of the distances of the nearest kept points from other samples.
+        Usual distance around each kept point: how far its nearest kept points are, on average, from the samples other
+        than their own.
     scores : ndarray of shape (n_points,)
         Distance of each point from the other samples, divided by the usual distance around the nearest kept point. The
         usual distance is computed without the sample of the point.
@@ -111,7 +112,7 @@ def hold_out_points(
 
 
 def scores_of(distances: Float64, widths: Float64) -> Float64:
-    """Divide distances by usual distances; positive distances are infinite where the usual distance is 0 (copies)."""
+    """Divide distances by usual distances; where the usual distance is 0, positive distances become infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(distances > 0, distances / widths, 0.0)
 
@@ -184,7 +185,7 @@ class Law(ReadOnlyArrays):
 GATHERED, FEWEST_CELLS = 6, 12
 # Largest number of cells that are used from a sample. The number is limited, because all pairs of cells are compared.
 MOST_CELLS = 500
-# Samples are thinned (reduced to random draws of given sizes), so that samples of equal size can be compared.
+# Samples are thinned (reduced to random subsets of given sizes), so that samples of equal size can be compared.
 # PER_HALVING is the number of sizes per factor of 2. With 2 sizes, thinning to the next smaller size drops less than
 # 30% of the cells.
 PER_HALVING = 2
@@ -208,7 +209,7 @@ def sizes_of(n_cells: IntArray) -> Int64:
 
 
 def thinned(cells: FloatArray) -> Float64:
-    """Return the cells of a sample, ``(n_cells, n_dimensions)``, in random order: the first k cells are a random draw.
+    """Return the cells of a sample in random order, ``(n_cells, n_dimensions)``: the first k cells are a random subset.
 
     The random order depends only on the values of the cells, not on their original order.
     """
@@ -243,8 +244,8 @@ class LocalMeans(ReadOnlyArrays):
     cells
         ``(n_means, n_dimensions)``: local means of all samples, each thinned to its largest possible size.
     widths
-        ``(n_means,)``: usual distance around each local mean: the mean of the distances of the nearest local means from
-        other samples.
+        ``(n_means,)``: usual distance around each local mean: how far its nearest local means are, on average, from the
+        samples other than their own.
     sizes
         ``(n_sizes,)``: sizes to which samples are thinned, ascending.
     scores
@@ -286,7 +287,7 @@ class LocalMeans(ReadOnlyArrays):
         Parameters
         ----------
         samples
-            Cells of each sample, ``(n_cells, n_dimensions)``: all cells, or a draw of ``most`` cells.
+            Cells of each sample, ``(n_cells, n_dimensions)``: all cells, or ``most`` cells drawn at random.
         n_threads
             Number of threads.
         """
@@ -407,7 +408,7 @@ def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: 
 
 # Number of reference cells with which new cells are compared: 20,000 cells of 50 dimensions take 8 MB.
 SUPPORT = 20_000
-# Bytes per cell and neighbor while the graph over the support is built.
+# Bytes per cell and neighbor while the graph of these cells is built.
 EDGE_BYTES = 120
 # A sample is called not covered if its p-value is at most LEVEL (1% for each of the two tests) and is also among the
 # lowest RANKED of the p-values of the reference samples.
@@ -468,10 +469,10 @@ class Support(ReadOnlyArrays):
     Attributes
     ----------
     cells
-        ``(n_support, n_dimensions)``, float64: drawn cells, about equally many of each sample.
+        ``(n_support, n_dimensions)``, float64: drawn cells, about the same number from each sample.
     widths
-        ``(n_support,)``: usual distance around each cell: the mean of the distances of the nearest cells from other
-        samples.
+        ``(n_support,)``: usual distance around each cell: how far its nearest cells are, on average, from the samples
+        other than their own.
     scores
         ``(n_support,)``, ascending: distance of each cell from other samples, divided by the usual distance.
     n_cells, n_far
@@ -503,7 +504,7 @@ class Support(ReadOnlyArrays):
         return CenterSearch(self.cells)
 
     def draw(self, n_samples: int) -> CellDraw | None:
-        """Return an empty `CellDraw` for the local means in `verdict`; None if the reference has no local means."""
+        """Return a `CellDraw` that collects cells for the local means in `verdict`; None if the reference has none."""
         return None if self.means is None else CellDraw(n_samples, self.means.most, 0)
 
     def verdict(
@@ -523,7 +524,7 @@ class Support(ReadOnlyArrays):
         n_samples
             Number of samples.
         draw
-            Result of `draw`, to which all cells were added. None: do not use local means.
+            Result of the method `draw`, to which all cells were added. None: do not use local means.
         n_jobs
             Number of threads; None for all cores.
         """
@@ -576,14 +577,14 @@ class Support(ReadOnlyArrays):
         return np.sort(self.chances(self.n_cells, self.evidence, *of_means))
 
     def to_record(self) -> Record:
-        """Return the support as a record."""
+        """Return the cells of the reference and their distances as a record."""
         names = ("cells", "widths", "scores", "n_cells", "n_far", "evidence")
         parts = {} if self.means is None else {"means": self.means.to_record()}
         return Record({"spread": self.spread}, {name: getattr(self, name) for name in names}, parts)
 
     @classmethod
     def from_record(cls, record: Record, n_dimensions: int) -> Support:
-        """Return the support of a record, or raise if the record is damaged."""
+        """Return the `Support` that a record contains, or raise if the record is damaged."""
         cells = record.floats("cells", (None, n_dimensions))
         scores = record.array("scores", np.float64, (None,))
         n_cells = record.array("n_cells", np.int64, (None,))
@@ -593,8 +594,8 @@ class Support(ReadOnlyArrays):
         fits = fits and evidence.min() >= 0 and 0 < spread < np.inf
         if not fits or np.isnan(scores).any() or np.any(np.diff(scores) < 0):
             raise InvalidInputError(
-                "a stored support with ascending scores, at most as many far cells as cells, evidence of at least 0 "
-                "and a positive spread", "other values",
+                "stored reference cells with ascending scores, at most as many far cells as cells, evidence of at "
+                "least 0 and a positive spread", "other values",
             )  # fmt: skip
         means = None
         if "means" in record.parts:
@@ -606,7 +607,7 @@ class Support(ReadOnlyArrays):
 class CellDraw:
     """Draw at most a given number of cells from every sample; cells are added in blocks of any size.
 
-    Cells are drawn by hashes of their values, so the draw depends neither on the blocks nor on the order of the cells.
+    Cells are drawn by hashes of their values, so neither the blocks nor the order of the cells matters.
 
     Parameters
     ----------
@@ -637,7 +638,7 @@ class CellDraw:
 
     @classmethod
     def for_support(cls, sizes: Int64, seed: int) -> CellDraw:
-        """Return an empty draw for a support: equally many cells of every sample, or all cells of a small sample."""
+        """Return a `CellDraw` for a `Support`: the same number of cells from every sample, or all cells if fewer."""
         return cls(sizes.size, quota(sizes, SUPPORT), seed)
 
     def add(self, values: Any, codes: IntArray, project: Callable[[Any], FloatArray] = np.asarray) -> None:
@@ -674,7 +675,7 @@ class CellDraw:
         return np.split(cells[np.argsort(codes, kind="stable")], ends[:-1])
 
     def _prune(self) -> None:
-        """Keep the cells with the smallest hashes in each sample; among copies of a cell, keep the first."""
+        """Keep the cells with the smallest hashes in each sample; of cells with equal hashes, keep the first."""
         order = np.lexsort((self._hashes, self._codes))
         starts = np.searchsorted(self._codes[order], np.arange(self.n_samples))
         rank = np.arange(order.size) - starts[self._codes[order]]
@@ -686,18 +687,18 @@ class CellDraw:
 
 
 def support_bytes(n_cells: int, n_dimensions: int) -> int:
-    """Return the approximate number of bytes that the computation of the support needs.
+    """Return the approximate number of bytes that are needed to compute a `Support`.
 
-    Memory is needed for four copies of the drawn cells (eight during the draw), the graph of the cells, and the local
-    means of all sizes. There are three to four times as many means as cells, and two copies of the means during
-    concatenation.
+    Memory is needed for four copies of the drawn cells (eight while cells are drawn), the graph of the cells, and the
+    local means of all sizes. There are three to four times as many local means as cells, and their concatenation makes
+    a second copy of them.
     """
     drawn = min(n_cells, SUPPORT)
     return drawn * (2 * 8 * 8 * n_dimensions + AROUND * EDGE_BYTES)
 
 
 def hold_out(cells: Float64, own: IntArray, n_samples: int, n_jobs: int | None = None) -> Support:
-    """Compute the support of a reference from drawn cells, holding out each of its (at least two) samples in turn."""
+    """Compute the `Support` of a reference from drawn cells, leaving out each of its (at least two) samples in turn."""
     threads = check_threads(n_jobs)
     widths, scores = hold_out_points(cells, own, np.ones(len(cells), dtype=bool), n_samples, threads)
     chances = left_out(scores, own, n_samples)

@@ -183,7 +183,7 @@ class Features(ReadOnlyArrays):
         return values
 
     def remarks(self, ranges: Ranges) -> Iterator[str]:
-        """Yield a sentence for each feature, or group of features, that seems to have another unit in the reference."""
+        """Yield a sentence for each feature, or group of features, whose unit seems to differ from the reference."""
         width = self.upper - self.lower
         outside = (ranges.upper > self.upper + BEYOND * width) | (ranges.lower < self.lower - BEYOND * width)
         for i in np.flatnonzero(outside)[:REPORTED]:
@@ -201,12 +201,13 @@ class Features(ReadOnlyArrays):
             if varied.any() and np.count_nonzero(narrow) > MOST * np.count_nonzero(varied):
                 yield (
                     f"{np.count_nonzero(narrow)} of {counted(int(varied.sum()), 'feature')} have a standard deviation "
-                    f"below {NARROW:.0%} of the value in the reference: check the units and the log transformation."
+                    f"below {NARROW:.0%} of the standard deviation in the reference: check the units and the log "
+                    "transformation."
                 )
             elif least.size:
                 yield (
                     f"The standard deviation of {listed([self.names[i] for i in least], most=3)} is below "
-                    f"{NARROWEST:.0%} of the value in the reference: check the units."
+                    f"{NARROWEST:.0%} of the standard deviation in the reference: check the units."
                 )
         if self.representation is not None:
             yield (

@@ -102,7 +102,7 @@ def _votes(codes: Intp, distances: Float64, k: int, n_labels: int) -> tuple[Intp
 
 
 def _calibrated(votes: Float64, right: Bool, new_votes: Float64) -> Float64:
-    """Return how often shares of votes like ``new_votes`` were correct, by isotonic regression with shrinkage."""
+    """Return how often predictions with votes like ``new_votes`` were correct (isotonic regression with shrinkage)."""
     # Imported here because it loads scipy.stats, which nothing else in this module needs.
     from sklearn.isotonic import IsotonicRegression
 

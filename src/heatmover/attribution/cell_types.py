@@ -159,13 +159,13 @@ class TypedCells(NamedTuple):
     names
         Names of the types.
     codes
-        ``(n_cells,)``: type of each cell, or of each set of equal cells.
+        ``(n_cells,)``: type of each cell, or of each set of cells with one type and one node.
     nodes
-        ``(n_cells,)``: point of the graph that represents each cell or set of equal cells.
+        ``(n_cells,)``: node, the point of the graph that represents each cell or set.
     masses
-        ``(n_samples, n_cells)``: mass of each cell or set of equal cells in each sample.
+        ``(n_samples, n_cells)``: mass of each cell or set in each sample.
     counts
-        ``(n_cells,)``: number of cells in each set of equal cells.
+        ``(n_cells,)``: number of cells in each set; 1 for single cells.
     sizes
         ``(n_samples,)``: number of cells of each sample.
     """
@@ -254,8 +254,9 @@ class Abundance(NamedTuple):
     Attributes
     ----------
     scores
-        ``(n_types,)``: studentized difference, positive if the group has more of the type: the less significant of the
-        difference of shares and the difference of log-ratios, or zero if the signs of both differ.
+        ``(n_types,)``: studentized difference, positive if the type is more abundant in the group. The difference of
+        shares and the difference of log-ratios are both tested, and the less significant one is used; zero if their
+        signs differ.
     log_ratios
         ``(n_types,)``: natural logarithm of the abundance ratio relative to the stable types. If no type is stable, the
         ratio is not relative to any type.
@@ -414,7 +415,7 @@ def _relative(logs: Float64, weights: Float64, members: Bool, blocks: Int64) -> 
 
 
 class State(NamedTuple):
-    """Result of the test of the state of every type, ``(n_types,)`` each; ``tested`` is True for tested types."""
+    """Result of the test of the state of every type, ``(n_types,)`` each; ``tested`` marks tested types."""
 
     scores: Float64
     p_values: Float64
@@ -440,7 +441,7 @@ def places_of_types(
     rng
         Generator of the probes.
     n_threads
-        Number of threads; the result does not depend on it.
+        Number of threads; the result does not depend on this number.
     """
     n_units, n_types = cells.shape
     sums = np.asarray(rows.sum(axis=1)).ravel()
@@ -526,8 +527,8 @@ class Drivers(ReadOnlyArrays):
     types, features
         Names of the types and of the features.
     in_group, in_reference
-        ``(n_types, n_features)``: mean of a feature over the cells of a type, averaged over the samples of the group
-        and of the reference. Samples with few cells of the type have less weight.
+        ``(n_types, n_features)``: mean of a feature over the cells of a type, averaged over the samples of the group,
+        and over the samples of the reference. Samples with few cells of the type have less weight.
     differences
         ``(n_types, n_features)``: group minus reference, within blocks if there are any.
     standardized

@@ -4,13 +4,13 @@ The module diffuses measures with a fitted model.
 
 The masses of a sample sum to one. If one cell type grows, the proportions of all other types shrink, so a test of
 proportions is significant for the other types too. A change can only be defined relative to a frame of reference. Two
-frames of reference are used. The first is the whole sample: a column is tested by its share. The second is the most
-common change: a column is tested by its log-ratio minus the mode of all log-ratios, weighted by mass. A column is
-reported as different only if both tests are significant with the same sign. If one type grows and the mode is wrong,
-the first test prevents false reports of enrichment in other types. The second test prevents false reports of depletion
-in other types. The false-discovery rate was measured on a branch whose odds tripled, at a nominal rate of 10%
-(benchmarks/explain.py --frames, 40 cohorts). The rate was 51% with shares alone, 23% with log-ratios relative to the
-median and 14% with log-ratios relative to the mode. With both tests the rate was 5% (200 cohorts).
+frames of reference are used. The first is the whole sample: a column (a point or a cell type) is tested by its share.
+The second is the most common change: a column is tested by its log-ratio minus the mode of all log-ratios, weighted by
+mass. A column is reported as different only if both tests are significant with the same sign. If one type grows and the
+mode is wrong, the first test prevents false reports of enrichment in other types. The second test prevents false
+reports of depletion in other types. The false-discovery rate was measured on a branch whose odds tripled, at a nominal
+rate of 10% (benchmarks/explain.py --frames, 40 cohorts). The rate was 51% with shares alone, 23% with log-ratios
+relative to the median and 14% with log-ratios relative to the mode. With both tests the rate was 5% (200 cohorts).
 
 The mode means "no change" only if most cells do not change. If most cells change their state, every region of the graph
 gains or loses cells, and the mode is the change of one of these regions. In cells stimulated with interferon, the most
@@ -42,7 +42,7 @@ from heatmover._base.validation import check_threads
 from heatmover._base.words import counted, find
 from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, in_python
 from heatmover.statistics import false_discovery
 from heatmover.statistics.permutations import check_labels, named_blocks, permute, restrict, within_reach
 
@@ -57,7 +57,8 @@ PROBES, FRAME = 32, 1_000
 # Added to the ratio of a density to its mean, so that the logarithm is finite where a sample has no cells. All figures
 # above were measured with 0.1; other values were not compared.
 FLOOR = 0.1
-# Largest factor of the most common change; a larger factor cannot be the change of most cells.
+# Largest factor of the most common change that is used as a reference. Cells that are the majority in both groups
+# cannot change their share by a larger factor.
 LARGEST_MODE = 2.0
 # Standard errors below this are rounding errors of float32 densities.
 LEAST_ERROR = 1e-6
@@ -67,7 +68,8 @@ TIE = 1e-6
 AT_ONCE = 2_048
 # Variances below this share of the mean square are rounding errors.
 LEAST_VARIANCE = 1e-10
-# Typical names of a reference: the whole name in any spelling, or one of its words ("healthy control", "ctrl_6h").
+# Typical names of a reference. Such a name is the whole name of a group, or one of the words of the name ("healthy
+# control", "ctrl_6h"). Case and separators do not matter.
 WORDS = frozenset((
     "baseline", "control", "controls", "ctl", "ctrl", "ctrls", "dmso", "healthy", "mock", "naive", "normal", "pbs",
     "placebo", "pre", "pretreatment", "sham", "uninfected", "unstim", "unstimulated", "untreated", "vehicle",
@@ -83,7 +85,7 @@ TURNING = frozenset(("not", "non", "ab", "post", "after", "vs"))
 
 
 def expected_reference(names: Collection[str]) -> str | None:
-    """Return the only group with a typical name of a reference, such as control; None if none or several have one.
+    """Return the group whose name is typical of a reference, such as control; None unless there is exactly one.
 
     Examples
     --------
@@ -125,8 +127,9 @@ def choose_groups(
     """Return the group to explain and its reference; None as the reference means all other samples.
 
     The default reference is the group with a typical name, else the first group of an ordered category. If there is a
-    reference, the default group is the largest of the other groups. Without a reference, the first of two groups by
-    name is compared with the second, and the largest of more than two groups is compared with all other samples.
+    reference, the default group is the largest of the other groups. Without a reference, two groups are sorted by name,
+    and the first is compared with the second. With more than two groups, the largest is compared with all other
+    samples.
 
     Parameters
     ----------
@@ -149,7 +152,7 @@ def choose_groups(
         raise InvalidInputError(f"at least two groups of samples{where}", f"one ({names[0]!r})" if names else "none")
     for word, name in (("group", group), ("reference", reference)):
         if name is not None:
-            find(name, names, f"{word} to be one of the groups{where}")
+            find(name, names, f"{in_python('the argument ')}{word} to be one of the groups{where}")
     if group is not None and group == reference:
         raise InvalidInputError("a reference other than the group", repr(group))
     if group is not None:
@@ -275,7 +278,8 @@ def framed(
     large to be the change of most cells, the differences of all permutations are set to zero. The last returned value,
     the observed difference, is not set to zero.
     """
-    # Effective number of cells: a sample with this many equal masses has the same sum of squares.
+    # Effective number of cells: the squared masses of this many equal cells have the same sum as the squared masses of
+    # the sample.
     units = design.units(rows)
     n_cells = float(np.median(1 / np.asarray(units.multiply(units).sum(axis=1)).ravel()))
     nodes = model.graph_.gather(rows)
@@ -288,7 +292,8 @@ def framed(
     )
     modes = commonest(densities[:, drawn], design.members, design.blocks)
     usable = is_reference(float(modes[0]))
-    # The test of shares is always used, so dropping the second test after seeing the data stays valid.
+    # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
+    # data.
     return scale, densities, modes if usable else np.zeros_like(modes), float(modes[0])
 
 
@@ -339,7 +344,7 @@ def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
 
 
 def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Bool, blocks: Int64) -> TestedColumns:
-    """Test every column by two-sided permutation tests: its share, and its log-ratio to the most common change.
+    """Test the share of every column, and its log-ratio minus the most common change, by two-sided permutation tests.
 
     Parameters
     ----------
@@ -380,7 +385,7 @@ def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64)
 
 
 def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
-    """Return the differences of the means of both groups, and their standard errors (Welch).
+    """Return the differences between the means of the two groups, and their standard errors (Welch).
 
     Both have the shape ``(1 + n_permutations, n_columns)``.
     """

@@ -25,7 +25,7 @@ from heatmover.measures import check_measures
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupContrast(ReadOnlyArrays):
-    """Differences between two groups of samples at every point; `explain_groups` returns it, ``print`` it.
+    """Result of `explain_groups`: differences between two groups of samples at every point; ``print`` shows a summary.
 
     Attributes
     ----------
@@ -41,8 +41,7 @@ class GroupContrast(ReadOnlyArrays):
         directions.
     log_ratios
         ``(n_points,)``: natural logarithm of the density of the group around a point divided by the density of the
-        reference, relative to the most common change among all cells. If the most common change exceeds a factor of 2,
-        the ratios are not relative to any change.
+        reference. The most common change among all cells is subtracted, unless this change exceeds a factor of 2.
     p_values, q_values
         ``(n_points,)``: p-values by permuting samples, and q-values over all points. Among the points with a q-value of
         at most 0.1, at most 10% are expected to be false discoveries. All q-values are 1 if there are too few samples
@@ -54,8 +53,9 @@ class GroupContrast(ReadOnlyArrays):
     types
         Differences in abundance and state of each type of point, if an annotation was given.
     commonest
-        The most common change of density, as a natural logarithm. Most cells cannot change by more than a factor of 2.
-        If the most common change is larger, only shares are tested.
+        The most common change of density, as a natural logarithm. Cells that are the majority in both groups make up
+        50% to 100% of each group, so their share cannot change by more than a factor of 2. If the most common change is
+        larger, it cannot be the change of such a majority, and only shares are tested.
 
     Examples
     --------
@@ -158,8 +158,8 @@ def explain_groups(
         Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
         Number of random permutations. If fewer permutations exist, all are used. The smallest possible p-value is ``1 /
-        (n_permutations + 1)``. Finding a region with one in a thousand cells at a false-discovery rate of 0.1 therefore
-        takes 10,000 permutations.
+        (n_permutations + 1)``. To find a region that contains 0.1% of the cells, at a false-discovery rate of 0.1,
+        10,000 permutations are needed.
     random_state
         Seed or generator.
 

@@ -128,7 +128,7 @@ class Breakdown(ReadOnlyArrays):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ReadOnlyArrays):
-    """Contributions of the points to the distance between two measures; `explain` returns it, ``print`` it.
+    """Result of `explain`: contributions of the points to the distance between two measures; ``print`` shows a summary.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class Explanation(ReadOnlyArrays):
 
     @property
     def local(self) -> Float64:
-        """``(n_points,)``: absolute differences of the densities, summed over scales; they sum to the distance."""
+        """``(n_points,)``: absolute density differences, summed over scales; the sum over points is the distance."""
         return np.asarray(np.abs(self.differences).sum(axis=0))
 
     @property
@@ -292,7 +292,8 @@ def explain_masses(model: DiffusionEMD, masses: Float64, names: tuple[str, str])
     if not 0.5 * total < product < 2 * total:
         # Only rounding errors are left: the diffused densities of both measures are equal.
         size, total, witnesses, product = 0.0, 0.0, empty, 1.0
-    # Scale the witness by about 1 + 1e-5 to undo rounding, so that contributions sum to the distance.
+    # Scale the witness by about 1 + 1e-5 to make up for the signs that were set to zero, so that contributions sum to
+    # the distance.
     witnesses = witnesses * (total / product)
     witness = witnesses.sum(axis=0)
     distance = float((witness * moved).sum())
@@ -327,7 +328,7 @@ def _pulled_back(model: DiffusionEMD, signs: Float64) -> Float64:
 
 
 def _on_nodes(features: Float64, layout: Layout) -> Float64:
-    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``; nodes share the feature of their region equally."""
+    """Return features ``(n_features,)`` as ``(n_scales, n_nodes)``: each feature is divided equally among its nodes."""
     if layout.regions is None:
         return features.reshape(len(layout.scales), layout.n_points).copy()
     blocks = np.split(features, layout.edges[1:-1])
@@ -412,18 +413,20 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
     if isinstance(value, str | int | np.integer) and not isinstance(value, bool):
         if measures is None:
             raise InvalidInputError(
-                f"{which} to be a row of masses", repr(value), "to use names or indices, also pass measures="
+                f"the {which} measure as a row of masses", repr(value), "to use names or indices, also pass measures="
             )
         rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
         names = measures.names if isinstance(measures, Measures) else [str(place) for place in range(rows.shape[0])]
         if not isinstance(value, str):
             index = int(value)
             if not -rows.shape[0] <= index < rows.shape[0]:
-                raise InvalidInputError(f"{which} to be one of {counted(rows.shape[0], 'measure')}", f"index {index}")
+                raise InvalidInputError(
+                    f"the {which} measure to be one of {counted(rows.shape[0], 'measure')}", f"index {index}"
+                )
         elif isinstance(measures, Measures):
-            index = names.index(find(value, names, f"{which} to name a measure"))
+            index = names.index(find(value, names, f"the name of the {which} measure"))
         else:
-            raise InvalidInputError(f"{which} to be an index", repr(value), "names require Measures")
+            raise InvalidInputError(f"the index of the {which} measure", repr(value), "names require Measures")
         return names[index], _dense(rows[[index]])
     if isinstance(value, Measures) and len(value) == 1:
         which = value.names[0]
@@ -434,7 +437,7 @@ def one_measure(value: Any, which: str, measures: Any | None, model: DiffusionEM
         row = np.atleast_2d(as_array(which, row))
     if row.ndim != 2 or row.shape[0] != 1:
         raise InvalidInputError(
-            f"{which} to be one measure, ({model.n_features_in_},) or (1, {model.n_features_in_})",
+            f"the {which} measure to be one row, ({model.n_features_in_},) or (1, {model.n_features_in_})",
             f"shape {row.shape}",
             "pass one row, such as measures.masses[[0]]",
         )

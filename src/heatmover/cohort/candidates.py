@@ -42,9 +42,10 @@ class Candidate:
 def candidates(file: str) -> list[Candidate]:
     """Return at most 20 columns that could identify the samples, the likeliest first.
 
-    A candidate contains text or whole numbers, and has at least two values and on average at least two cells per value.
-    Columns with names of samples or donors come first. They are sorted by decreasing number of values, because a file
-    may have a column of 16 samples and a column of 8 patients. Columns with names of cell types or clusters come last.
+    A candidate contains text or whole numbers. It has at least two distinct values, with at least two cells per value
+    on average. Columns that are named after samples or donors come first, sorted by decreasing number of values: a file
+    may have a column of 16 samples and a column of 8 patients. Columns that are named after cell types or clusters come
+    last.
     """
     format = format_of(Path(file))
     with readable(file, KINDS[format]):

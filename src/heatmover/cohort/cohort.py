@@ -183,7 +183,7 @@ class Cohort:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """Options that convert FCS files to features (cofactor, transform, compensate); empty for other files."""
+        """Options for converting FCS files to features (cofactor, transform, compensate); empty for other files."""
         base = self.reader.base
         return dict(base.measured._asdict()) if hasattr(base, "measured") else {}
 
@@ -362,7 +362,7 @@ class ShiftedReader(Reader):
             done += len(points)
 
     def within(self, start: int, stop: int) -> Self:
-        """Return a reader that contains the batches of only a range of cells, so that less data is sent to workers."""
+        """Return a reader with the batches of a range of cells only, so that less data is sent to workers."""
         return replace(self, batches=self.batches[start - self.first : stop - self.first], first=start)
 
 

@@ -76,8 +76,8 @@ class DrawnCells(NamedTuple):
 def draw_cells(cohort: Cohort, most: int, seed: int, kept: Intp | None = None, among: Intp | None = None) -> DrawnCells:
     """Draw at most ``most`` cells from the samples ``kept``, in proportion to their sizes, at least one per sample.
 
-    Cells are drawn by hashes of their values, so the draw does not depend on the order of cells. Only cells in the rows
-    ``among`` are drawn; None for all rows.
+    Cells are drawn by hashes of their values, so the order of cells does not matter. Only cells in the rows ``among``
+    are drawn; None for all rows.
     """
     samples = np.arange(len(cohort.names))
     inside = np.isin(samples, samples if kept is None else kept)[cohort.codes]
@@ -118,11 +118,12 @@ def _first_and_next(hashes: npt.NDArray[np.uint64], codes: Int32, most: int) -> 
     return np.concatenate([order[is_first], order[~is_first]])[:most]
 
 
-# Random stream of this draw. Streams 0 to 2 of the same seed are used for landmarks.
+# Number of the random stream for drawing equally many cells per sample. Streams 0 to 2 of the same seed are used for
+# landmarks.
 STREAM = 3
-# Bytes per cell during the draw (hash, position by sample, boolean, row), and bytes for each cell of the largest sample
-# while its hashes are sorted. For two million cells in 50 samples of equal size, 66 MB were measured, including a block
-# of cells.
+# Bytes per cell while cells are drawn (hash, position by sample, boolean, row), and bytes for each cell of the largest
+# sample while its hashes are sorted. For two million cells in 50 samples of equal size, 66 MB were measured, including
+# a block of cells.
 BYTES_PER_CELL, BYTES_PER_SORTED = 40, 80
 
 UInt64 = npt.NDArray[np.uint64]
@@ -131,14 +132,14 @@ UInt64 = npt.NDArray[np.uint64]
 @final
 @dataclass(frozen=True, eq=False)
 class EqualDraw(ReadOnlyArrays):
-    """Result of a draw of equally many cells from every sample.
+    """Result of drawing the same number of cells from every sample.
 
     Attributes
     ----------
     n_cells
         Number of cells drawn from each sample.
     sizes
-        ``(n_samples,)``: number of cells of each sample before the draw.
+        ``(n_samples,)``: number of cells of each sample before cells were drawn.
     rows
         ``(n_drawn,)``: row numbers of the drawn cells, ascending; None if the cells stay on disk.
 
@@ -231,7 +232,7 @@ def hash_seed(random_state: int | None) -> int:
 
 
 def sample_salt(name: str) -> int:
-    """Return a number computed from the name of a sample, so that a sample's draw does not depend on other samples."""
+    """Return a number computed from a sample's name; which cells of the sample are drawn depends on no other sample."""
     return crc32(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
 
 
@@ -241,8 +242,9 @@ def smallest(hashes: UInt64, count: int) -> Intp:
     Parameters
     ----------
     hashes
-        ``(n_cells,)``: hashes, which are equal for equal cells. Copies of a cell are numbered, and the number is mixed
-        into the hash. The draw therefore does not depend on the order of cells, and copies are drawn independently.
+        ``(n_cells,)``: hashes of the cells. Cells with equal values have equal hashes. Such cells are numbered, and the
+        number is mixed into the hash. The order of cells therefore does not matter, and cells with equal values are
+        drawn independently.
     count
         Number of cells to draw.
 
@@ -267,7 +269,7 @@ def _mixed(words: UInt64) -> UInt64:
 
 
 def draw_bytes(cohort: Cohort) -> int:
-    """Return the largest number of bytes that a draw needs in addition to the block of cells being read."""
+    """Return the largest number of bytes that `drawn_cohort` needs in addition to the block of cells being read."""
     return BYTES_PER_CELL * cohort.n_cells + BYTES_PER_SORTED * int(cohort.sizes.max())
 
 
@@ -276,8 +278,7 @@ def drawn_cohort(
 ) -> tuple[Cohort, EqualDraw]:
     """Draw equally many cells from the samples ``kept``, without replacement, in one pass over all cells.
 
-    Cells are drawn by hashes of their values, so the draw depends neither on the order of cells nor on the size of
-    blocks.
+    Cells are drawn by hashes of their values, so neither the order of cells nor the size of blocks matters.
 
     Parameters
     ----------
@@ -286,7 +287,7 @@ def drawn_cohort(
     count
         Number of cells per sample, at most the size of the smallest kept sample.
     random_state
-        Seed of the draw.
+        Seed of the hashes.
     progress
         Receives the stage "draw equally many".
 

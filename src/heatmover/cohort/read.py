@@ -68,7 +68,7 @@ def _open(
     held = hasattr(path, "obs") and hasattr(path, "obsm")
     place, format = ("", "AnnData") if held else (os.fspath(path), format_of(Path(path)))
     if isinstance(wanted.annotations, str):
-        raise InvalidInputError("annotations to be a list of columns", repr(wanted.annotations))
+        raise InvalidInputError("the argument annotations to be a list of columns", repr(wanted.annotations))
     # Use an absolute path, because workers may run in another folder.
     file = os.path.abspath(place) if place else ""  # noqa: PTH100 - keeps links
     source = Source(place, format, sample_sheet or "")
@@ -200,16 +200,16 @@ def read_cohort(
     Parameters
     ----------
     path
-        An AnnData file (.h5ad or .zarr); a table with one row per cell (.csv, .tsv, also .gz, or .parquet); a folder
-        of .fcs files, one per sample; or an AnnData object.
+        An AnnData file (.h5ad or .zarr), a table with one row per cell (.parquet, or .csv and .tsv, which may be
+        gzipped), a folder of .fcs files, one per sample, or an AnnData object.
     sample_key
-        Column with the sample of each cell. For FCS files: column of the sample sheet with the names of the samples;
-        default: the file names.
+        Column with the sample of each cell. For FCS files, the column of the sample sheet with the names of the
+        samples; by default, the file names are the names of the samples.
     representation
-        Features of the cells. AnnData: a key of ``obsm``, ``"X"``, or a list of variables; default: ``"X_pca"`` if it
-        exists, else ``"X"``. Tables: a list of columns; default: every numeric column that varies within samples,
-        except columns of whole numbers if other columns exist. FCS files: a list of channels; default: all channels
-        except Time.
+        Features of the cells. For AnnData, a key of ``obsm``, ``"X"``, or a list of variables. The default is
+        ``"X_pca"`` if it exists, else ``"X"``. For tables, a list of columns. The default is every numeric column that
+        varies within samples; columns of whole numbers are left out if some of these columns contain fractions. For FCS
+        files, a list of channels. The default is all channels except Time.
     annotations
         Columns that may contain sample metadata; default: every column that is not a feature.
     required

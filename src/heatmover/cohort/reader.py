@@ -21,7 +21,8 @@ from heatmover.errors import InvalidInputError, argument
 # A dense float array or a SciPy CSR array, one row per cell.
 Block = Any
 # Labels of consecutive cells: sample labels; annotation columns, as NumPy arrays, pandas Categoricals or Series; and
-# undecided features, ``(n_rows, n_features)`` with NaN for missing values, or None without undecided features.
+# features that may be sample metadata, ``(n_rows, n_features)`` with NaN for missing values, or None if there are no
+# such features.
 LabelBlock = tuple[Any, Mapping[str, Any], Float64 | None]
 
 # Number of rows of labels and annotations to read at a time; these rows take about 100 MB with 20 columns of strings.
@@ -99,7 +100,7 @@ class Reader(ABC):
         return self if self.inner is None else self.inner.base
 
     def label_blocks(self) -> Iterator[LabelBlock]:
-        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+        """Yield sample labels, annotation columns and, if ``undecided``, the features of consecutive cells."""
         raise NotImplementedError(f"a {self.kind} holds values only")
 
     @abstractmethod
@@ -131,7 +132,7 @@ def check_memory_for(what: str, needed: int, memory: int | None) -> None:
         raise InvalidInputError(
             f"{argument('memory')} of at least {-(-needed // 1_000_000):,} MB for {what}",
             f"{memory / 1e6:,.0f} MB",
-            "allow more, or store the cells as .h5ad",
+            "raise the limit, or store the cells as .h5ad",
         )
 
 

@@ -18,7 +18,7 @@ from heatmover._base.types import Float64, Int32, Intp
 from heatmover._base.validation import LabelNames, import_extra
 from heatmover._base.words import counted, find, natural_order, quoted
 from heatmover.cohort.reader import Reader, SubsetReader
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.measures import is_missing
 
 # Nouns for samples and donors in column names.
@@ -130,7 +130,7 @@ class SampleTable:
     annotations, undecided
         Columns that may describe samples or cells, and numeric columns that may be features.
     whole
-        Undecided columns with an integer type.
+        Columns in ``undecided`` with an integer type.
     decimal
         Decimal mark if columns have no types and store numbers as text; otherwise empty.
     """
@@ -169,7 +169,7 @@ class SampleTable:
         }
 
     def add(self, labels: Any, columns: Mapping[str, Any], numbers: Float64 | None = None) -> None:
-        """Add the labels, annotations and undecided features of the next cells."""
+        """Add the labels and annotations of the next cells, and the ``numbers`` in their undecided columns."""
         codes = _positions(labels, self._place)
         missing = np.flatnonzero(codes < 0)
         if missing.size and not self._missing:
@@ -297,7 +297,7 @@ class SampleTable:
         return self._places.setdefault(self._labels.add(label), len(self._places))
 
     def _numbered(self, name: str, column: Any, first: Intp) -> Float64:
-        """Return a number for the annotation of each cell: NaN if missing, -1 if the value occurs in no first cell.
+        """Return a number for each cell's annotation: NaN if missing, -1 if no sample has the value in its first cell.
 
         ``first`` contains the row of the first cell of each sample in this block.
         """
@@ -420,17 +420,19 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
     """Return the name of a column that differs between the cells of a sample, or raise an error."""
     if reader.annotations is None:
         raise InvalidInputError(
-            f"a file with columns of cells for {argument('cells', name)}",
-            f"a {reader.kind}, which has no such columns",
+            f"a file with annotations of cells, for {argument('cells', name)}",
+            f"a {reader.kind}, which has no annotations of cells",
             f"{argument('cells', 'auto')} clusters the cells",
         )
+    named = f"{in_python('the argument ')}{argument('cells')} to be the name of a column"
+    expected = f"{named} that differs between cells of a sample"
     if name in set(constant):
         raise InvalidInputError(
-            f"{argument('cells')} to be a column that differs between cells of a sample",
+            expected,
             f"{quoted(name)}, which is the same in all cells of every sample",
             "choose an annotation of cells, such as their types",
         )
-    return find(name, list(varying), f"{argument('cells')} to be a column that differs between cells of a sample")
+    return find(name, list(varying), expected)
 
 
 def read_annotation(reader: Reader, name: str) -> tuple[Int32, tuple[str, ...]]:

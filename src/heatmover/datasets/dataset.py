@@ -76,7 +76,8 @@ class Dataset:
             labels = labels.astype(np.int64)
         if not len(points) == len(coordinates) == len(labels):
             raise InvalidInputError(
-                "as many points as coordinates and labels", f"{len(points)}, {len(coordinates)} and {len(labels)}"
+                "as many points as coordinates and labels",
+                f"{counted(len(points), 'point')}, {len(coordinates):,} coordinates and {len(labels):,} labels",
             )
         n_measures = np.unique(labels).size
         annotations = {name: _frozen(as_array(name, values)) for name, values in self.annotations.items()}
@@ -113,8 +114,8 @@ class Dataset:
     def exact_emd(self, *, n_jobs: int | None = None) -> Float64:
         """Return the exact Earth Mover's Distances for the true ground distance; needs the extra ``exact``.
 
-        The time grows with the square of the number of measures, and faster than the square of the number of points of
-        a measure. 100 measures of 100 points take a few seconds.
+        The time grows with the square of the number of measures, and faster than the square of the number of points per
+        measure. 100 measures of 100 points take a few seconds.
 
         Parameters
         ----------
@@ -158,5 +159,5 @@ def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> Int64:
             f"{name} to be a list of point indices", f"an array of shape {array.shape} of {array.dtype}"
         )
     if array.size and (array.min() < 0 or array.max() >= n_points):
-        raise InvalidInputError(f"{name} in 0..{n_points - 1}", f"indices {array.min()}..{array.max()}")
+        raise InvalidInputError(f"indices from 0 to {n_points - 1} in {name}", f"{array.min()} to {array.max()}")
     return array.astype(np.int64)

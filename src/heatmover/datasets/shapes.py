@@ -8,7 +8,7 @@ n_measures
 points_per_measure
     Number of points of each measure. Labels are 0 to ``n_measures - 1``, and the points of a measure are contiguous.
 spread
-    Standard deviation of the points of a measure around its center; with 0 all points lie on the center.
+    Standard deviation of the points of a measure around its center; with 0 all points coincide with the center.
 n_dimensions
     Number of dimensions of the ambient space, at least as many as the shape needs. In more dimensions the shape is
     rotated at random, which does not change distances.
@@ -18,7 +18,8 @@ noise
 random_state
     Seed or generator; the same seed gives bit-identical data.
 
-Every shape is a `Dataset` with the annotation ``center``, (n_measures, n_coordinates): the coordinates of the centers.
+Every function returns a `Dataset` with the annotation ``center``, (n_measures, n_coordinates): the coordinates of the
+centers.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def ring(
     noise: float = 0.0,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Draw clouds around the unit circle, Gaussian in the angle, with uniformly distributed centers.
+    """Draw clouds on the unit circle: the angles are Gaussian around uniformly distributed centers.
 
     Parameters
     ----------

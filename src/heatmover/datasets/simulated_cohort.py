@@ -77,7 +77,7 @@ def cohort(
     noise: float = 0.05,
     random_state: RandomState = 0,
 ) -> Dataset:
-    """Simulate a single-cell cohort: samples of cells that differentiate along a tree, controls and cases.
+    """Simulate a single-cell cohort of controls and cases, whose cells differentiate along a tree.
 
     Branch 0 is the trunk. The branches split in two, one after another, until there are ``n_branches`` (the last split
     may be threefold). Branches are curved and one unit long. The composition of a sample (the shares of the branches
@@ -87,7 +87,7 @@ def cohort(
     Parameters
     ----------
     n_samples
-        Number of samples, at least 2. An odd number gives one control more than cases.
+        Number of samples, at least 2. If the number is odd, there is one more control than there are cases.
     cells_per_sample
         Number of cells of each sample.
     n_branches
@@ -111,9 +111,9 @@ def cohort(
     -------
     Dataset
         Labels are names such as ``"control-03"``. Coordinates are the index of the branch and the position along the
-        branch, 0 to 1. The true distance is the length of the path along the tree. The annotations are ``condition``,
-        "control" or "case", (n_samples,); ``composition``, the shares of the branches, (n_samples, n_branches); and in
-        a paired cohort ``donor``, (n_samples,).
+        branch, 0 to 1. The true distance is the length of the path along the tree. The annotation ``condition``,
+        (n_samples,), is "control" or "case". The annotation ``composition``, (n_samples, n_branches), contains the
+        shares of the branches. A paired cohort also has the annotation ``donor``, (n_samples,).
 
     Examples
     --------
@@ -131,7 +131,9 @@ def cohort(
     n_samples = check_integer("n_samples", n_samples, minimum=2)
     if check_truth("paired", paired) and n_samples % 2:
         raise InvalidInputError(
-            "an even n_samples, two per donor", repr(n_samples), "add one sample, or use paired=False"
+            "an even n_samples, because each donor has two samples",
+            repr(n_samples),
+            "add one sample, or use paired=False",
         )
     cells_per_sample = check_integer("cells_per_sample", cells_per_sample, minimum=1)
     # More branches might intersect.

@@ -3,9 +3,9 @@
 The module reads the diffusion of a fitted model and works on plain arrays.
 
 A probe is white noise g. The diffused value of the probe at a cell c is psi(c) = <g, e(c)>, where e(c) is the embedding
-of the cell. The mean over probes of the product of two such values is the inner product of the two embeddings, in the
-operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the mean,
-the sampling noise and the difference of two halves for every sample at every scale.
+of the cell. For two cells, the product of their values, averaged over probes, is the inner product of their embeddings,
+in the operator's own norm ``sum(f**2 / pi)`` (pi is the stationary distribution). Diffusing the probes once gives the
+mean, the sampling noise and the difference of two halves for every sample at every scale.
 
 Let v_i be the noise variance of sample i, and t the variance between samples beyond the noise (Paule and Mandel 1982).
 Sample x_i is shrunk toward the center by the factor ``sqrt(t / (t + v_i))``. The corrected samples then vary as much as
@@ -43,7 +43,8 @@ PARTS = 32
 MOST_PARTS, FEWEST_PARTS = 20_000, 4
 # A single cell has no variance, and a few cells may miss a cell type altogether. A sample's variance estimate is
 # therefore averaged with the variance pooled over all samples, which has the weight of 10 cells. In samples of 12
-# cells, this average changed the coverage of the intervals by less than the uncertainty of the coverage.
+# cells, this average changed the share of intervals that contain the true distance by less than the uncertainty of this
+# share.
 BORROWED = 10
 
 
@@ -196,7 +197,7 @@ def sketch_samples(
     rng
         Generator of the probes.
     n_threads
-        Number of threads; the result does not depend on it.
+        Number of threads; the result does not depend on this number.
     """
     layout, operator, dtype = prepared.layout, prepared.diffuser.operator, prepared.precision
     law = operator.stationary.astype(np.float64)
@@ -258,16 +259,16 @@ def sketch_samples(
 SPIKINESS = 0.6
 # A direction has its own factor if the variance of the samples along it is more than this many times the largest
 # variance of the noise along any direction. With 1.0, noise was mistaken for true differences: for 40 samples of 10 to
-# 1,000 cells that hardly differ, the Spearman correlation with true distances was 0.39 instead of 0.44. With 1.5, this
-# still happened occasionally.
+# 1,000 cells that hardly differ, the Spearman correlation with true distances was 0.39 instead of 0.44. With 1.5, noise
+# was still mistaken for differences occasionally.
 STANDS_OUT = 2.0
 # Largest number of directions with their own factor, and smallest number of samples per direction. With more
 # directions, each would be estimated from too few samples.
 MOST_DIRECTIONS, SAMPLES_PER_DIRECTION = 16, 3
 # The variance between samples is at least this share of its standard error. With a variance of zero, all corrected
-# samples would coincide, even in groups that a permutation test distinguishes (decision 29). With this limit, samples
-# of one distribution have a mean distance of 0.05 to 0.2, compared with 0.7 to 1.0 before the correction. If samples
-# differ, the limit has no effect.
+# samples would coincide, even in groups that a permutation test distinguishes (decision record 29). With this limit,
+# samples of one distribution have a mean distance of 0.05 to 0.2, compared with 0.7 to 1.0 before the correction. If
+# samples differ, the limit has no effect.
 LEAST_BETWEEN = 0.1
 # Poisson distributions with a larger mean are treated as normal.
 NORMAL = 200.0
@@ -292,8 +293,8 @@ class Correction(ReadOnlyArrays):
     variance
         ``(n_scales, n_samples)``: total variance of a sample, the sum of its noise and ``between``.
     directions
-        ``(n_scales, n_samples, n_directions)``: orthonormal combinations of samples; each gives a direction with its
-        own factor. A scale with fewer directions is filled up with zeros.
+        ``(n_scales, n_samples, n_directions)``: orthonormal combinations of samples; each combination is a direction
+        with its own factor. A scale with fewer directions is filled up with zeros.
     factors
         ``(n_scales, n_samples, n_directions + 1)``: factors that shrink a sample toward the center along each
         direction and, last, along all other directions.
@@ -463,7 +464,7 @@ def _factors(
         return combined, combined, np.sqrt(between / variance)
 
     def factor(shown: Float64, share: float) -> Float64:
-        """Return the factors for the components ``shown`` of the positions, which contain this share of the noise."""
+        """Return the factors for the components ``shown`` of the positions, which contain ``share`` of the noise."""
         own = variance_between(shown * np.sqrt(variance)[:, None], share * noise)[0]
         return np.sqrt(own / np.maximum(own + share * noise, np.finfo(float).tiny))
 
@@ -498,7 +499,8 @@ def even_distances(sketch: Sketch, noise: Float64) -> Float64:
     own = (places**2).mean(axis=1)
     both = own[:, None] + own
     squares = both - 2 * places @ places.T / places.shape[1]
-    # Rounding turns the squared distance zero of equal samples into a small number, whose square root is not small.
+    # Because of rounding, the squared distance between equal samples is not zero but a small number, whose square
+    # root is not small.
     squares[squares <= places.shape[1] * np.finfo(float).eps * both] = 0
     np.fill_diagonal(squares, 0)
     return np.asarray(np.sqrt((squares + squares.T) / 2))

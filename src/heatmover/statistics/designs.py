@@ -30,11 +30,12 @@ from heatmover.statistics.permutations import (
 )
 
 # A column of unit length whose residual on other columns is shorter than this is treated as a linear combination of
-# these columns. Rounding errors are far smaller, and such a small difference between variables is hardly intended. R
+# these columns. Rounding errors are far smaller, and variables that are meant to differ leave a far longer residual. R
 # uses the same tolerance.
 DEPENDENT = 1e-7
-# Patterns for the summands of a formula. A summand consists of variables joined by : and *, or is the mean, which may
-# also be subtracted (-1). A name with characters other than letters, digits, dots and underscores must be in backticks.
+# Patterns for the summands of a formula. A summand is either a product of variables, joined by : and *, or the mean,
+# which is written 1 and may be subtracted (-1). A name with characters other than letters, digits, dots and underscores
+# must be in backticks.
 NAME = r"[^\W\d][\w.]*|`[^`]+`"
 SUMMAND = re.compile(rf"(?P<sign>\+|-(?=\s*1\b))?\s*(?:1\b|(?P<product>(?:{NAME})(?:\s*[:*]\s*(?:{NAME}))*))\s*")
 GRAMMAR = "a formula of variable names joined by +, : and *"
@@ -218,13 +219,13 @@ def _products_of(formula: str) -> list[list[list[str]]]:
     if rest or not products:
         where = f"{quoted(rest[:20])} in {quoted(formula)}" if rest else quoted(formula)
         raise InvalidInputError(
-            GRAMMAR, where, "formulas cannot contain functions or code; put other names in backticks"
+            GRAMMAR, where, "formulas cannot contain functions or code; put names with special characters in backticks"
         )
     return products
 
 
 def _checked(columns: Mapping[str, Any] | Any, categorical: Collection[str]) -> dict[str, Float64]:
-    """Return the columns that encode each variable: numbers, or 0 and 1."""
+    """Return the columns that encode each variable: one column of numbers, or one column of 0 and 1 for each group."""
     if not (hasattr(columns, "columns") or isinstance(columns, Mapping)):
         raise InvalidInputError("columns by name, in a mapping or a DataFrame", type(columns).__name__)
     keys = list(columns)
@@ -253,7 +254,7 @@ def _coded(name: str, values: list[Any], n_samples: int, categorical: bool) -> F
         numbers = check_numbers(quoted(name), np.asarray(values, dtype=np.float64), n_samples)
         if n_samples and (numbers == numbers[0]).all():
             raise _one_value(name)
-        # The unit does not matter, and squares of numbers near 1 do not overflow.
+        # Divide by the largest number, so that squares do not overflow. Results do not depend on the unit.
         return (numbers / (np.abs(numbers).max() or 1.0))[:, None]
     codes, groups = check_labels(quoted(name), values, n_samples)
     if len(groups) < 2:
@@ -291,7 +292,7 @@ def orthonormal(columns: Float64, outside: Float64) -> Float64:
     columns
         Added columns, ``(n_samples, n_columns)``.
     outside
-        Other columns, orthonormal, the constant column first, ``(n_samples, n_others)``.
+        Orthonormal columns, of which the first is constant, ``(n_samples, n_others)``.
 
     Returns
     -------
@@ -368,7 +369,7 @@ class TermResult(ReadOnlyArrays):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class DesignResult:
-    """Table of results of `permanova_design`; ``print`` it.
+    """Results of `permanova_design`; ``print`` shows them as a table.
 
     Attributes
     ----------
@@ -520,7 +521,7 @@ def permanova_design(
     matrix = check_distances(distances)
     if design.n_samples != len(matrix):
         raise InvalidInputError(
-            f"a design of {counted(len(matrix), 'sample')}, as many as in distances", f"{design.n_samples}"
+            f"a design of {counted(len(matrix), 'sample')}, as many as the distances have", f"{design.n_samples}"
         )
     unit = float(matrix.max()) or 1.0
     gram = gower(matrix / unit)
@@ -586,11 +587,11 @@ def _set_up(
 
 
 def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces:
-    """Add the blocks within which a term is permuted to the fixed space of the term.
+    """Add to the fixed space of a term the blocks within which the term is permuted.
 
-    If a model leaves out the blocks, they bias the fitted slopes of numeric variables, and the bias remains in the
-    residuals. At a significance level of 5%, such a test was significant for 15% of paired data sets without a
-    difference.
+    If a model leaves out the blocks, the fitted slopes of numeric variables are biased, and the bias remains in the
+    residuals. Without the blocks, a test at a significance level of 5% was significant for 15% of paired data sets that
+    contain no difference.
 
     Parameters
     ----------
@@ -622,7 +623,7 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
 
 
 def f_ratio(share: Float64, freedom: int, left: int) -> Float64:
-    """Return F from the share of a term in the sum of squares of term and residual; infinite for a share of 1."""
+    """Return F from ``share``, ``SS_term / (SS_term + SS_residual)``; F is infinite for a share of 1."""
     rest = np.maximum(1 - share, 0.0) / left
     return np.divide(share / freedom, rest, out=np.full_like(share, np.inf), where=rest > 0)
 
@@ -657,7 +658,7 @@ def as_design(adjust: Any, n_samples: int) -> Design:
     design = adjust if isinstance(adjust, Design) else Design.from_columns(adjust)
     if design.n_samples != n_samples:
         raise InvalidInputError(
-            f"covariates of {counted(n_samples, 'sample')}, as many as in distances", f"{design.n_samples}"
+            f"covariates of {counted(n_samples, 'sample')}, as many as the distances have", f"{design.n_samples}"
         )
     return design
 
@@ -736,7 +737,7 @@ def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> t
 def residual_test(
     gram: Float64, spaces: Spaces, restriction: Restriction, n_permutations: int, random_state: RandomState
 ) -> tuple[float, Float64, bool]:
-    """Test a term by permuting the residuals of the terms held fixed (Freedman and Lane 1983).
+    """Test a term by permuting the residuals that the terms held fixed leave (Freedman and Lane 1983).
 
     Parameters
     ----------

@@ -64,8 +64,8 @@ def sample_graph(distances: npt.ArrayLike, *, k: int = 10) -> sp.csr_array:
     rows, columns = np.nonzero(neighbors_with_ties(matrix, count))
     # Index count, not count - 1, because the sample itself comes first, at distance zero.
     width = np.partition(matrix, count, axis=1)[:, count]
-    # A sample with k copies would have width zero. The width is therefore set to the distance to the nearest different
-    # sample.
+    # The width of a sample with k duplicates would be zero. The width is therefore set to the distance to the nearest
+    # sample that is not a duplicate.
     differs = np.where(matrix > 0, matrix, np.inf).min(axis=1)
     width = np.where(width > 0, width, np.where(np.isfinite(differs), differs, 1.0))
     weights = np.exp(-(matrix[rows, columns] / width[rows]) * (matrix[rows, columns] / width[columns]))
@@ -98,7 +98,7 @@ def diffusion_map(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 1
     ndarray of shape (n_samples, n_components)
         Right eigenvectors of the walk times their eigenvalues, sorted by decreasing absolute eigenvalue. With all
         ``n_samples - 1`` components the distances in the map are the diffusion distances after one step. Axes are
-        oriented so that their largest coordinate is positive.
+        oriented so that the coordinate of largest magnitude on each axis is positive.
 
     Examples
     --------
@@ -134,8 +134,9 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     Returns
     -------
     coordinates : ndarray of shape (n_samples, n_components)
-        Centered coordinates in the unit of the distances, the axis with the most variation first. Axes beyond the
-        dimension of the distances are zero. Axes are oriented so that their largest coordinate is positive.
+        Centered coordinates in the unit of the distances, the axis with the most variation first. If the distances span
+        fewer than ``n_components`` dimensions, the last axes are zero. Axes are oriented so that the coordinate of
+        largest magnitude on each axis is positive.
     shares : ndarray of shape (n_components,)
         Share of the variation on each axis.
 
@@ -155,7 +156,8 @@ def classical_scaling(distances: npt.ArrayLike, n_components: int = 2) -> tuple[
     means = squares.mean(axis=0)
     # Double-centered squared distances are inner products if the distances are Euclidean.
     values, vectors = np.linalg.eigh((means[:, None] + means - squares - means.mean()) / 2)
-    # Remove axes that are only rounding errors: an eigenvalue of 1e-16 would give coordinates of 1e-8 of the largest.
+    # Remove axes that are only rounding errors: an eigenvalue of 1e-16 times the largest eigenvalue would still give
+    # coordinates of 1e-8 times the largest coordinates.
     values, vectors = np.where(values > 1e-12 * values.max(), values, 0.0)[::-1], vectors[:, ::-1]
     coordinates = _turned(vectors[:, :count] * np.sqrt(values[:count]))
     return coordinates * unit, values[:count] / (values.sum() or 1.0)
@@ -191,7 +193,7 @@ def phate(distances: npt.ArrayLike, n_components: int = 2, *, k: int = 5, random
     matrix = check_distances(distances)
     operator = package.PHATE(
         n_components=check_at_most("n_components", n_components, len(matrix) - 1, "use fewer components than samples"),
-        # PHATE accepts no more neighbors and would warn.
+        # With more than n_samples - 2 neighbors, PHATE would warn.
         knn=check_at_most("k", k, len(matrix) - 2, "use at most the number of samples minus 2"),
         knn_dist="precomputed_distance",
         random_state=_seed(random_state),
@@ -263,7 +265,7 @@ def smoothness(
         Distances between samples, ``(n_samples, n_samples)``.
     signal
         A number or a label for each sample, ``(n_samples,)``, such as an outcome coded 0 and 1 or a share of cells.
-        Each label is encoded as one column of 0 and 1, and the sum over edges is added up over all columns.
+        Each label is encoded as one column of 0 and 1, and the sums over edges of all columns are added.
     k
         Number of neighbors in the graph of samples, as in `sample_graph`.
     blocks
@@ -310,7 +312,8 @@ def smoothness(
     observed, null, complete = null_distribution(roughness, values, restriction, n_permutations, random_state)
     usual = 2 * first.size * variance
     if blocks is not None:
-        # Blocks restrict the possible orders, so the formula for the mean does not hold: average over the permutations.
+        # Blocks restrict the possible orders, so the formula for the mean over all orders does not hold. Average over
+        # the permutations instead.
         usual = (float(null.sum()) + observed) / (len(null) + 1)
     null, observed = null / (usual or 1.0), observed / (usual or 1.0)
     p, smallest = probability(observed, null, complete, smaller=True)
@@ -318,7 +321,7 @@ def smoothness(
 
 
 def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Intp, Intp]:
-    """Return the edges between near samples of different permutation units."""
+    """Return the edges between near samples, except pairs of samples that always have the same value."""
     others = matrix.copy()
     unit_of = np.arange(len(others)) if units is None else units
     others[unit_of[:, None] == unit_of] = np.inf
@@ -328,9 +331,10 @@ def _edges_elsewhere(matrix: Float64, units: Int64 | None, k: int) -> tuple[Intp
 
 
 def _turned(coordinates: Float64) -> Float64:
-    """Turn each axis so that its largest entry is positive."""
+    """Flip axes so that the entry of largest magnitude on each axis is positive."""
     largest = np.abs(coordinates).max(axis=0)
-    # Take the first of all entries that are largest up to rounding; otherwise the sign could differ between machines.
+    # Of all entries that are equally large up to rounding, use the first; otherwise the sign could differ between
+    # machines.
     leaders = (np.abs(coordinates) >= (1 - 1e-6) * largest).argmax(axis=0)
     return np.asarray(coordinates * np.where(coordinates[leaders, np.arange(coordinates.shape[1])] < 0, -1.0, 1.0))
 

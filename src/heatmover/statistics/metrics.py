@@ -57,9 +57,9 @@ def precision_at_k(truth: npt.ArrayLike, distances: npt.ArrayLike, k: int = 10) 
 def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     """Return Spearman's rank correlation of distances with true distances, averaged over measures.
 
-    For each measure, the distances to all other measures are ranked (equal distances share their mean rank) and
-    correlated with the ranks of the true distances. If all true distances of a measure are equal, or if all its scored
-    distances are equal, its correlation is set to 0.
+    For each measure, the distances to all other measures are ranked (equal distances get their mean rank) and
+    correlated with the ranks of the true distances. The correlation of a measure is set to 0 if all its true distances
+    are equal, or if all its scored distances are equal.
 
     Parameters
     ----------
@@ -84,7 +84,9 @@ def spearman(truth: npt.ArrayLike, distances: npt.ArrayLike) -> float:
     """
     true, judged = _check_pair(truth, distances)
     if len(true) < 3:
-        raise InvalidInputError("at least 3 measures", f"{len(true)}", "with fewer there is no order to compare")
+        raise InvalidInputError(
+            "at least 3 measures", f"{len(true)}", "with fewer measures, neighbors have no order to compare"
+        )
     others = ~np.eye(len(true), dtype=bool)
     a, b = (centered_ranks(square[others].reshape(len(true), -1)) for square in (true, judged))
     products = (a * b).sum(axis=1)
@@ -98,10 +100,10 @@ def laplacian_smoothness(
 ) -> float | Float64:
     """Return the variation of a signal between near measures; lower values mean a smoother signal.
 
-    The result is the Laplacian quadratic form of the paper. A graph connects two measures if either is among the k
-    nearest of the other. The quadratic form is the sum of the squared differences of the signal over the edges of the
-    graph, and equals ``signal.T @ (D - A) @ signal``, where A is the adjacency matrix and D the diagonal matrix of
-    degrees.
+    The result is the Laplacian quadratic form of the paper. A graph connects two measures if either is one of the k
+    nearest neighbors of the other. The quadratic form is the sum of the squared differences of the signal over the
+    edges of the graph, and equals ``signal.T @ (D - A) @ signal``, where A is the adjacency matrix and D the diagonal
+    matrix of degrees.
 
     Parameters
     ----------
@@ -114,10 +116,10 @@ def laplacian_smoothness(
     k
         Number of neighbors, 1 to n_measures - 1.
     normalize
-        Divide by the mean result over all permutations of the signal: twice the number of edges times the variance of
-        the signal (with n_measures - 1 in the denominator). The result, known as Geary's C, is about 1 for a signal
-        that is independent of the distances, for any unit and any number of measures. For a constant signal the result
-        is 0.
+        Divide by the mean result over all permutations of the signal. This mean is twice the number of edges times the
+        variance of the signal, computed with n_measures - 1 in the denominator. The normalized result is known as
+        Geary's C. For a signal that is independent of the distances, it is about 1, whatever the unit of the signal and
+        the number of measures. For a constant signal it is 0.
 
     Returns
     -------
@@ -140,14 +142,16 @@ def laplacian_smoothness(
     first, second = edges_between_near(near)
     columns = _check_signal(signal, len(matrix))
     if normalize:
-        # Rescale the signal: the result does not depend on the unit, and squares of numbers near 1 neither overflow nor
-        # vanish.
+        # Divide by the largest number, so that squares neither overflow nor vanish. The normalized result does not
+        # depend on the unit.
         columns = columns / np.where(columns.any(axis=0), np.abs(columns).max(axis=0), 1)
     with np.errstate(over="ignore"):
         values = np.asarray(((columns[first] - columns[second]) ** 2).sum(axis=0))
     if not np.isfinite(values).all():
         raise InvalidInputError(
-            "a signal whose squared differences are finite", "an overflow", "use another unit or normalize=True"
+            "a signal whose squared differences are finite",
+            "an overflow",
+            "use a larger unit for the signal, or normalize=True",
         )
     if normalize:
         expected = 2 * first.size * columns.var(axis=0, ddof=1)
@@ -170,12 +174,13 @@ def edges_between_near(near: Bool) -> tuple[Intp, Intp]:
 def neighbors_with_ties(distances: Float64, k: int) -> Bool:
     """Mark in each row the k nearest measures and all measures tied with the k-th, (n_measures, n_measures).
 
-    If ties were broken by the order of the measures, measures sorted by group would favor neighbors of their own group.
+    Breaking ties by the order of the measures would favor neighbors from the same group if measures are sorted by
+    group.
     """
     others = distances.copy()
     np.fill_diagonal(others, np.inf)
     farthest = np.partition(others, k - 1, axis=1)[:, k - 1 : k]
-    # Smaller differences are rounding errors of distances computed in float32.
+    # Relative differences below 1e-6 are rounding errors of distances computed in float32.
     return np.asarray(others <= farthest + 1e-6 * np.abs(farthest))
 
 
@@ -189,7 +194,7 @@ def _near(distances: Float64, k: int) -> Bool:
 
 
 def centered_ranks(rows: Float64) -> Float64:
-    """Return the ranks within each row minus their mean; equal values share their mean rank."""
+    """Return the ranks within each row minus their mean; equal values get their mean rank."""
     from scipy.stats import rankdata  # takes a third of a second to import
 
     return np.asarray(rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2)

@@ -2,9 +2,9 @@
 
 The module reads the diffusion of a fitted model and works on plain arrays.
 
-A sample is a random draw of cells, so its embedding is the true embedding plus noise. The variance of the noise is the
-variance of one cell divided by the number of cells. `heatmover.statistics.correction` estimates this variance for all
-samples, scales and replicates from one diffusion of random probes, and removes the noise.
+The cells of a sample are drawn at random, so the embedding of the sample is the true embedding plus noise. The variance
+of the noise is the variance of one cell divided by the number of cells. `heatmover.statistics.correction` estimates
+this variance for all samples, scales and replicates from one diffusion of random probes, and removes the noise.
 
 The interval contains every true distance consistent with the observed one. In the L2 norm, which the probes estimate,
 the squared distance between two samples is ``|d + z|^2``, with the true difference d and the noise z. Subtracting the
@@ -66,9 +66,10 @@ UNLIKE = 0.15
 OWN_SPREAD = 4
 # A distribution with a larger skewness has hardly any lower tail, and the cube-root approximation no longer holds.
 MOST_SKEWED = 2.8
-# If some directions have far more noise than others, three moments give too short a lower tail. With this share of the
-# skewness, 94.6% to 97.4% of the intervals contained the true distance (six spectra, three directions of the true
-# difference, 0.5 to 40 standard deviations). With the full skewness, the share was 90.7% to 96.9%.
+# If some directions have far more noise than others, three moments give too short a lower tail. The lower tail is
+# therefore computed with this fraction of the skewness. Simulations covered six noise spectra, three directions of the
+# true difference, and differences of 0.5 to 40 standard deviations. With this fraction, 94.6% to 97.4% of the intervals
+# contained the true distance. With the full skewness, 90.7% to 96.9% did.
 LOWER_TAIL = 0.87
 # By chance, two samples can be closer than their noise suggests. The estimate is therefore raised to at least this
 # quantile of its distribution at a true distance of zero. Otherwise an interval could be 0 to 0 and claim a certainty
@@ -115,7 +116,7 @@ def intervals(
         noise[pairs],
         1 - confidence,
     )
-    # Ratio of L1 to L2 distance; a pair without a distance gets the median ratio of the other pairs.
+    # Ratio of L1 to L2 distance; a pair at distance zero gets the median ratio of the other pairs.
     known = (apart > 0) & (distances > 0)
     scale = distances / np.sqrt(np.where(known, apart, 1))
     scale = np.where(known, scale, np.median(scale[known]) if known.any() else 0.0)
@@ -273,7 +274,7 @@ def _skewness(sketch: Sketch) -> float:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Uncertainty(ReadOnlyArrays):
-    """Sampling noise of samples and confidence intervals of their distances; `uncertainty` returns it.
+    """Result of `uncertainty`: the sampling noise of samples, and confidence intervals of their distances.
 
     Attributes
     ----------
@@ -299,9 +300,9 @@ class Uncertainty(ReadOnlyArrays):
     n_bootstrap
         Number of bootstrap replicates.
     retrieval
-        Split-half retrieval. Each sample of at least four cells is split at random into a first and a second half. The
-        retrieval is the share of halves whose nearest half of the other kind is from the same sample. None with fewer
-        than two samples of at least four cells.
+        Split-half retrieval. Each sample of at least four cells is split at random into a first and a second half. For
+        each first half, the nearest of all second halves is determined, and vice versa. The retrieval is the share of
+        halves whose nearest half is from the same sample. None with fewer than two samples of at least four cells.
     floors
         ``(n_scales, 2)``: variance of the noise of a single cell, and ratio of the L1 norm of the noise to its standard
         deviation.
@@ -382,7 +383,7 @@ class Uncertainty(ReadOnlyArrays):
 
     @property
     def expected_by_chance(self) -> str:
-        """Sentence part that states the share of pairs expected by chance; empty if samples differ significantly."""
+        """Remark on intervals that exclude zero by chance, in parentheses; empty if samples differ significantly."""
         if self.lower is None or self.p_value <= LEVEL or not self.distinguishable.any():
             return ""
         return f" (by chance alone, about {100 * (1 - self.confidence):.2g}% of the intervals exclude zero)"
@@ -408,8 +409,8 @@ class Uncertainty(ReadOnlyArrays):
         At every scale a sample is shrunk toward the center by the square root of the share of its variance that is not
         noise. Each direction in which samples clearly differ has its own factor. All other directions share one factor.
         The center is closest to samples with many cells, so deviations from the center are not quite exchangeable. The
-        deviations are therefore rotated by the smallest rotation among samples after which all samples have the same
-        weight in the center. The rotated deviations are exchangeable to second order.
+        deviations are therefore mixed by a rotation, the smallest one that gives all samples the same weight in the
+        center. The rotated deviations are exchangeable to second order.
 
         Parameters
         ----------
@@ -436,7 +437,7 @@ class Uncertainty(ReadOnlyArrays):
         Parameters
         ----------
         floor
-            Function that replaces `noise_floor`, for instance to return distances in another unit.
+            Function that replaces `noise_floor`, for instance to return distances in a real unit.
         """
         noise_floor, low, high = floor or self.noise_floor, int(self.sizes.min()), int(self.sizes.max())
         parts = []
@@ -506,7 +507,7 @@ def uncertainty(
     model
         A fitted `DiffusionEMD`.
     measures
-        The samples ``(n_samples, n_points)``, in which all cells of a sample have the same mass.
+        The samples ``(n_samples, n_points)``; all cells of one sample must have the same mass.
     sizes
         Number of cells of each sample, ``(n_samples,)``. Default: the number of points on which the sample has mass;
         these points must have equal masses.

@@ -11,9 +11,9 @@ from heatmover._base.types import Float64
 from heatmover.statistics.permutations import check_distances, check_labels
 
 # Samples beyond this limit are outliers. The usual limit of 3.5 would report an outlier in most homogeneous cohorts.
-# The limit was tested on homogeneous cohorts of 10 to 100 samples in 1 to 4 groups and 2 or 3 dimensions (the hardest
-# case), with 400 cohorts for each combination. At most 4.3% of the cohorts of a combination had a sample beyond 10, and
-# up to 8% had a sample beyond 8.
+# The limit was tested on homogeneous cohorts of 10 to 100 samples in 1 to 4 groups and 2 or 3 dimensions (few
+# dimensions are the hardest case), with 400 cohorts for each combination. In every combination, at most 4.3% of the
+# cohorts had a sample beyond 10, and at most 8% had a sample beyond 8.
 FAR = 10.0
 # The median of a smaller group is unreliable: with 10 samples in groups of 5, 7% of the cohorts had a sample beyond 10.
 FEWEST_SAMPLES, FEWEST_IN_GROUP = 10, 7

@@ -34,8 +34,8 @@ from heatmover._base.words import counted
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 
-# Largest asymmetry of a distance matrix and largest value on its diagonal, as shares of the largest distance. Rounding
-# in float32 causes about 1e-7.
+# Largest accepted asymmetry of a distance matrix, and largest accepted value on its diagonal, relative to the largest
+# distance. Rounding in float32 causes about 1e-7.
 ASYMMETRY = 1e-5
 
 # The variable that is permuted: codes of groups, or numbers, one per sample.
@@ -48,9 +48,9 @@ ROUNDING = 1e-9
 # Significance level.
 LEVEL = 0.05
 
-# Size of a block of permutations. NUMBERS entries (half a megabyte) fit the cache of one core. A product with fewer
-# than LEAST_COLUMNS columns would mostly wait for the matrix to be read. With more than MOST permutations per block, a
-# single core would compute all permutations. Blocks do not depend on the number of threads, so results are
+# Size of a block of permutations. NUMBERS entries (half a megabyte) fit into the cache of one core. A product with
+# fewer than LEAST_COLUMNS columns would mostly wait for the matrix to be read. With more than MOST permutations per
+# block, a single core would compute all permutations. Blocks do not depend on the number of threads, so results are
 # bit-identical.
 NUMBERS, LEAST_COLUMNS, MOST = 1 << 16, 64, 1_000
 
@@ -69,8 +69,8 @@ class TestResult(ReadOnlyArrays):
     effect
         Effect size, as the test defines it.
     p_value
-        Share of orders, the observed order included, that are at least as extreme as the observed order: (b + 1) / (B +
-        1) if b of B permutations are at least as extreme.
+        Share of orders, including the observed order, that are at least as extreme as the observed order: (b + 1) / (B
+        + 1) if b of B permutations are at least as extreme.
     null
         ``(n_permutations,)``: the statistic of every permutation.
     complete
@@ -125,7 +125,8 @@ class Permutations(NamedTuple):
     shuffled
         ``(n_permutations, n_samples)``: the permuted values.
     complete
-        Whether these are all permutations except the observed order; otherwise they are drawn uniformly at random.
+        Whether ``shuffled`` contains all permutations except the observed order. Otherwise the permutations are drawn
+        uniformly at random.
     """
 
     shuffled: Values
@@ -184,7 +185,7 @@ def restrict(values: Values, blocks: Any | None) -> Restriction:
         (whole if bool((values == values[first][codes]).all()) else within).append(codes)
     how: Any = " ".join(word for word, there in (("whole", whole), ("within", within)) if there)
     crossed = None
-    if within:  # codes are equal only if two samples share a block in every variable
+    if within:  # two samples have equal codes only if they share a block in every variable
         crossed = np.unique(np.column_stack(within), axis=0, return_inverse=True)[1].astype(np.int64).ravel()
     return Restriction(how, _joined(whole), crossed)
 
@@ -223,7 +224,7 @@ def within_reach(smallest_p: Any) -> Any:
 
 
 def p_value(observed: float, null: Float64, *, smaller: bool = False) -> float:
-    """Return the share of orders, the observed order included, whose statistic is at least as extreme as observed.
+    """Return the share of orders, including the observed order, whose statistic is at least as extreme as ``observed``.
 
     Statistics must be finite and of similar magnitude. Statistics that differ from the observed statistic only by
     rounding are treated as equally extreme.
@@ -329,10 +330,10 @@ def null_distribution(
 
 
 def by_blocks(work: Callable[[slice], Float64], n_permutations: int, n_samples: int, *, columns: int = 1) -> Float64:
-    """Return the result of ``work`` for every permutation, ``(n_permutations,)``; threads share the permutations.
+    """Return the result of ``work`` for every permutation, ``(n_permutations,)``, computed in several threads.
 
-    BLAS is limited to one thread, because BLAS threads wait for each other at every product. With one busy core, small
-    products took forty times as long as on an idle machine.
+    BLAS is limited to one thread, because BLAS threads wait for each other at every product. While another program kept
+    one core busy, small products took forty times as long.
 
     Parameters
     ----------
@@ -359,9 +360,8 @@ def _places(restriction: Restriction, unit_of: Int64, first: Int64) -> list[Int6
     if varying.size:
         raise InvalidInputError(
             "nested blocks",
-            f"{varying.size} of {counted(len(first), 'block')} that overlap other blocks",
-            "name fewer block variables: a variable that is constant within blocks can be permuted only within larger "
-            "blocks that contain these blocks completely",
+            f"{varying.size} of {counted(len(first), 'block')} that overlap several larger blocks",
+            "name fewer block variables: blocks that are permuted as a whole must lie completely within larger blocks",
         )
     order = np.argsort(block_of[first], kind="stable")
     return np.split(order, np.cumsum(np.bincount(block_of[first]))[:-1])
@@ -416,7 +416,7 @@ def check_distances(distances: npt.ArrayLike) -> Float64:
         raise InvalidInputError(
             "the same distance in both directions",
             f"differences of up to {difference:g}",
-            "average both: (distances + distances.T) / 2",
+            "average both directions: (distances + distances.T) / 2",
         )
     result = np.maximum((matrix + matrix.T) / 2, 0.0)
     np.fill_diagonal(result, 0.0)

@@ -4,8 +4,8 @@ The dispersion of a group is the mean score of the distances between its samples
 distance. A mean over pairs needs no center, so this mean is unbiased in small groups and in any dimension, and does not
 change if the whole group is shifted. One outlier has a bounded influence, because the score is bounded. Samples can be
 permuted between groups only if the groups have the same location, so groups are moved by the difference of their
-spatial medians. An outlier hardly changes a spatial median. If most samples of a group are equal, the median equals
-these samples.
+spatial medians. An outlier hardly changes a spatial median. If most samples of a group coincide, the median is at their
+location.
 
 Coordinates are never computed. A center is represented by weights of the samples that sum to one. The squared distances
 between weighted means follow from the squared distances between samples. Distances that are not Euclidean may give
@@ -53,24 +53,26 @@ from heatmover.statistics.permutations import (
 
 # Number of rows of distances per block: all rows at once would take several times the memory of the distances.
 ROWS_AT_ONCE = 1_024
-# Weiszfeld's iteration stops when all weights change by less than this. Groups of 10 samples take 20 to 60 steps. Near
-# a sample the iteration converges slowly, but the remaining error is far below the uncertainty of the median.
+# Weiszfeld's iteration stops when all weights change by less than this. Groups of 10 samples take 20 to 60 steps. If
+# the median is near a sample, the iteration converges slowly, but the remaining error is far below the uncertainty of
+# the median.
 SETTLED, MOST_STEPS = 1e-12, 200
-# Largest group in which a sample is moved by a median that leaves this sample out. In larger groups, the median
-# includes the sample, and the bias, 1 / (2 n), is below 0.1%. In twelve designs with two groups of 600, no p-value
-# changed by more than 0.001. The observed statistic depends only on distances within groups, which do not change.
-# Computing the median without each of 2,000 samples would take 20 s.
+# Largest group for which a median without each of its samples is computed. In larger groups of n samples, only the
+# median of all samples is used, and the bias, 1 / (2 n), is below 0.1%. In twelve designs with two groups of 600, no
+# p-value changed by more than 0.001. The observed statistic depends only on distances within groups, which do not
+# change. Computing 2,000 medians, each without one of 2,000 samples, would take 20 s.
 MOST_LEFT_OUT = 500
 # Number of iterations that fit the locations of groups and blocks. After 30 iterations, locations changed by less than
-# 1e-3 of the median distance within groups in all designs tried. In units of this median distance, squared residuals
-# are at least NEAREST.
+# 1e-3 of the median distance within groups in all designs tried. Squared residuals below NEAREST, in units of the
+# squared median distance, are raised to NEAREST.
 FITS, NEAREST, RIDGE = 30, 1e-8, 1e-10
 # Largest distance, in units of the median distance within groups. Larger distances have a score of at least 0.99999 and
-# are replaced by this limit, so that squares of other distances lose no digits.
+# are replaced by this limit, so that squares of smaller distances lose no digits.
 FARTHEST = 1e5
 # Distances below this share of the largest distance are rounding errors and treated as zero.
 ROUNDING = 1e-12
-# Squares below this, in units of the median distance, are rounding errors of the squares of the farthest samples.
+# Squared distances below this, in units of the squared median distance, are rounding errors: they are differences of
+# squares of far larger distances.
 VANISHING = 1e-10
 
 
@@ -111,8 +113,8 @@ def permanova(
     -------
     TestResult
         ``statistic``: pseudo-F. ``effect``: R squared, the share of the sum of squares that lies between groups. With
-        covariates, the effect is the partial R squared, adjusted for the covariates and for blocks within which groups
-        are permuted.
+        covariates, the effect is the partial R squared, adjusted for the covariates and for blocks within which group
+        labels are permuted.
 
     Examples
     --------
@@ -300,7 +302,7 @@ def spatial_medians(squared: Float64, weights: Float64) -> Float64:
     >>> spatial_medians((places[:, None] - places) ** 2, np.ones((1, 3)))
     array([[0., 1., 0.]])
     """
-    # Smaller squared distances are rounding errors.
+    # Squared distances below this are rounding errors.
     least = max(np.finfo(float).eps * float(squared.max()), np.finfo(float).tiny)
     medians = weights / weights.sum(axis=1, keepdims=True)
     for _ in range(MOST_STEPS):  # Weiszfeld's iteration
@@ -330,7 +332,7 @@ def _to_points(squared: Float64, medians: Float64) -> Float64:
 
 
 def _on_points(squared: Float64, weights: Float64, medians: Float64) -> Float64:
-    """Replace a median by its nearest point if this point is the exact median; the iteration converges slowly there."""
+    """Replace a median by its nearest point if this point is the exact median, because convergence is slow there."""
     nearest = np.where(weights > 0, _to_points(squared, medians), np.inf).argmin(axis=1)
     apart = np.sqrt(squared[nearest])
     here = apart == 0
@@ -355,8 +357,8 @@ def _moved_together(
 
     A sample pulls the median of its group toward itself, so the distance of the sample to this median is too small. The
     distance to the median of the other samples is too large by about the same amount. Every sample is therefore moved
-    by the mean of both medians. If groups were moved by means instead of medians, the remaining bias in a group of n
-    samples would be ``1 / (8 n^2)``.
+    by the mean of these two medians. If groups were moved by means instead of medians, the remaining bias in a group of
+    n samples would be ``1 / (8 n^2)``.
     """
     squared = distances**2
     members = (np.arange(codes.max() + 1)[:, None] == codes) * shares
@@ -375,7 +377,8 @@ def _moved_together(
     def products(matrix: Float64) -> Float64:
         return (medians @ matrix)[codes] if left_out is None else (medians[codes] + left_out) / 2 @ matrix
 
-    # Inner products of samples with the centers by which they move, and of centers with centers.
+    # Inner products of the samples with the centers that determine their shifts, and of these centers with each
+    # other.
     toward = products(squared).T * -0.5
     among = products(toward)
     own, own_center = toward.diagonal(), among.diagonal()
@@ -394,7 +397,7 @@ def _moved_together(
 def _share_to_move(
     squared: Float64, codes: Int64, unit_of: Int64, medians: Float64, left_out: Float64 | None
 ) -> Float64:
-    """Return the share of the difference of two medians by which two groups are moved, ``(n_groups, n_groups)``.
+    """Return the share of the difference between two group medians that is removed, ``(n_groups, n_groups)``.
 
     The medians of groups in the same location differ by chance, and moving groups by a chance difference distorts the
     permutations. The share is the James-Stein factor: the excess of the squared difference over its variance, divided
@@ -429,7 +432,8 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
     for _ in range(FITS):
         weighted = design.T * weights
         products = weighted @ design
-        # Shifting all groups one way and all blocks the other way changes nothing; a small ridge makes the fit unique.
+        # Shifting all groups by a vector, and all blocks by the opposite vector, does not change the fit; a small
+        # ridge makes the solution unique.
         products[np.diag_indices_from(products)] += RIDGE * products.diagonal().max()
         fitted = np.asarray(np.linalg.solve(products, weighted), dtype=np.float64)
         left = identity - design @ fitted
@@ -440,7 +444,7 @@ def _block_shifts(squared: Float64, codes: Int64, shares: Float64, block_of: Int
 
 
 def _between(squared: Float64, combinations: Float64) -> Float64:
-    """Return squared distances between weighted combinations of points; all combinations have equal sums of weights.
+    """Return squared distances between weighted combinations of points; every combination has the same sum of weights.
 
     ``combinations`` are the weights, ``(n_rows, n_points)``; the result has the shape ``(n_rows, n_rows)``.
     """
@@ -459,14 +463,14 @@ def neighbor_enrichment(
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
-    """Test whether nearest neighbors are of the same group more often than by chance.
+    """Test whether nearest neighbors belong to the same group more often than expected by chance.
 
     Parameters
     ----------
     distances, groups, n_permutations, random_state
         As in `permanova`.
     k
-        Number of neighbors; samples tied at the k-th distance share the weight of the k-th neighbor.
+        Number of neighbors; samples tied at the k-th distance share the weight that the nearer neighbors leave.
     blocks
         As in `permanova`. If whole blocks are permuted, two samples of one block are not treated as neighbors, because
         they are expected to be similar.
@@ -474,8 +478,8 @@ def neighbor_enrichment(
     Returns
     -------
     TestResult
-        ``statistic``: share of neighbors of the same group, first averaged within each group, then over groups.
-        ``effect``: this share divided by its mean over permutations.
+        ``statistic``: share of neighbors that belong to the group of the sample, averaged first within groups and then
+        over groups. ``effect``: this share divided by its mean over permutations.
 
     Examples
     --------
@@ -539,7 +543,7 @@ def distance_correlation(
     """
     matrix = check_distances(distances)
     numbers = check_numbers("values", values, len(matrix))
-    # Units do not matter, and squares of numbers near 1 neither overflow nor vanish.
+    # Divide by the largest number, so that squares neither overflow nor vanish. The result does not depend on units.
     numbers = numbers / (np.abs(numbers).max() or 1.0)
     matrix /= matrix.max() or 1.0
     matrix = centered(matrix)
@@ -627,7 +631,7 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
 # Number of bootstrap replicates of the share of variation between groups.
 REPLICATES = 999
 # Largest number of samples that are resampled. CPU time grows with the square of the number of samples: 999 replicates
-# of 2,000 samples take about 8e9 products.
+# of 2,000 samples take about 8e9 multiplications.
 MOST_RESAMPLED = 2_000
 # Smallest group that is resampled. Replicates of a smaller group often contain only one distinct sample, so there is no
 # distance within the group.
@@ -641,11 +645,12 @@ def explained_interval(
     """Return a 95% bootstrap confidence interval for the R squared of PERMANOVA in an infinitely large cohort.
 
     Samples are resampled within their groups; with blocks, whole blocks are resampled. Every replicate averages the
-    squared distances between samples of different blocks, weighted by the product of the counts of both samples. Two
-    copies of one sample are not counted as a pair at distance zero, so R squared has no small-sample bias. The interval
-    is the percentile interval, widened around its median by ``sqrt(n / (n - groups))``. In simulated cohorts of
-    independent samples, 93% to 100% of the intervals contained the true value. The share was 91% to 100% in cohorts of
-    at least ten pairs, and 88% in cohorts of six pairs.
+    squared distances between samples of different blocks. A pair counts once for each combination of a copy of its
+    first sample with a copy of its second sample. Two copies of one sample are not counted as a pair at distance zero,
+    so R squared has no small-sample bias. The interval is the percentile interval, widened around its median by
+    ``sqrt(n / (n - groups))``. In simulated cohorts of independent samples, 93% to 100% of the intervals contained the
+    true value. In cohorts of pairs, 91% to 100% of the intervals contained the true value with at least ten pairs, and
+    88% with six pairs.
 
     Parameters
     ----------
@@ -695,7 +700,7 @@ def explained_interval(
 
 
 def _resampled_shares(squared: Float64, codes: Int64, counts: Float64, apart: Float64) -> Float64:
-    """Return the share of variation between groups for every row of counts, from pairs of different blocks only.
+    """Return the share of variation between groups for every row of counts, using only pairs from different blocks.
 
     The share is NaN if no pair of samples is from different blocks.
     """
@@ -787,7 +792,8 @@ def separate(distances: Float64, codes: npt.NDArray[np.integer]) -> Separation:
         )
     candidates = distances.copy()
     np.fill_diagonal(candidates, np.inf)
-    # Smaller differences are rounding errors of a float32 embedding and must not decide which sample is nearest.
+    # Relative differences below 1e-5 are rounding errors of a float32 embedding and must not decide which sample is
+    # nearest.
     tied = candidates <= candidates.min(axis=1, keepdims=True) * (1 + 1e-5)
     counts = np.bincount(codes)
     return Separation(
@@ -851,7 +857,7 @@ def _near(distances: Float64, units: Int64 | None, k: object) -> sp.csr_array:
         rows = slice(start, start + ROWS_AT_ONCE)
         others = np.where(unit_of[rows, None] == unit_of, np.inf, distances[rows])
         farthest = np.partition(others, count - 1, axis=1)[:, count - 1 : count]
-        # Smaller differences are rounding errors of distances computed in float32.
+        # Relative differences below 1e-6 are rounding errors of distances computed in float32.
         nearer, tied = others < farthest * (1 - 1e-6), np.abs(others - farthest) <= farthest * 1e-6
         left = count - nearer.sum(axis=1, keepdims=True)
         parts.append(sp.csr_array((nearer + tied * left / tied.sum(axis=1, keepdims=True)) / count))

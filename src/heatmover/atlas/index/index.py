@@ -238,8 +238,7 @@ class MeasureIndex:
         Parameters
         ----------
         embedding
-            ``(n_samples, n_features)``: stored as float32 or float64 if given as such; all other types are converted to
-            float64.
+            ``(n_samples, n_features)``: float32 and float64 are stored unchanged, and all other types as float64.
         names
             Distinct names of the samples. None: ``"0"``, ``"1"``, ...
         variables
@@ -320,8 +319,8 @@ class MeasureIndex:
         path
             Path of the folder.
         model
-            Fitted model that computed the rows, required for queries that are measures. If another model is passed, an
-            error is raised.
+            Fitted model that computed the rows, required for queries that are measures. A different model raises an
+            error.
         memory
             As in `from_embedding`.
 
@@ -525,7 +524,7 @@ class MeasureIndex:
         return Within(tuple(distances for distances, _ in hits), tuple(rows for _, rows in hits), names)
 
     def rerank(self, candidates: Nearest, distance: Distance, k: int = 10) -> Nearest:
-        """Sort candidates by another distance, such as the exact Earth Mover's Distance, and keep the k nearest.
+        """Sort candidates by a different distance, such as the exact Earth Mover's Distance, and keep the k nearest.
 
         Parameters
         ----------
@@ -615,7 +614,7 @@ class MeasureIndex:
         n_jobs
             Number of threads; None for all cores.
         random_state
-            Seed of the draw.
+            Seed of the random choice of queries.
 
         Returns
         -------

@@ -113,8 +113,8 @@ N_SUMS, SAMPLE_BYTES = 128, 2**26
 # recall, because 200 rows measure recall only to within half a percentage point.
 N_TRIED, N_NEIGHBORS = 200, 10
 TARGET_RECALL, RECALL = 0.99, 0.98
-# Numbers of candidates per query that calibration tries in turn. Smaller numbers may suffice for rows similar to the
-# stored rows, but not for different rows, such as the queries from other patients above.
+# Numbers of candidates per query that calibration tries in turn. Smaller numbers may suffice for queries similar to the
+# stored rows, but not for other queries, such as the queries from other patients above.
 EFFORTS = (48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 # Sums are clipped at this value, which is larger than any realistic sum, because differences of infinite sums would be
 # NaN.
@@ -286,7 +286,7 @@ SEAL = "heatmover search 5"
 
 
 def read_cache(samples: Samples) -> CandidateGraph | None:
-    """Return the graph stored next to the samples, or None if it is missing, damaged or of other rows.
+    """Return the graph stored next to the samples, or None if the graph is missing, damaged or built from other rows.
 
     The checksum is checked before faiss reads any byte, because faiss does not validate its input.
     """

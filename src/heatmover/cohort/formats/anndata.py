@@ -390,5 +390,5 @@ def _missing_chunks(arrays: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     return (
         f"Chunks that are not stored were read as the fill value: {'; '.join(missing)}. "
-        "This is correct only if these chunks contained nothing else when the file was written.",
+        "This is correct only if these chunks contained only the fill value when the file was written.",
     )

@@ -404,7 +404,7 @@ def _parsed(path: str, *, only_text: bool) -> Any:
         if stream.read(3) != b"FCS":
             raise ValueError("it does not begin with 'FCS'")
         with warnings.catch_warnings():
-            # Hide warnings of flowio, for example about unknown byte orders: these raise errors here.
+            # Hide warnings of flowio, for example about unknown byte orders, for which `_check_text` raises errors.
             warnings.simplefilter("ignore", UserWarning)
             data = flowio.FlowData(stream, only_text=only_text)
         _check_text(data)

@@ -106,7 +106,7 @@ def _chosen(columns: Sequence[str], numeric: Collection[str], representation: Se
 
 # --- Parquet ---
 
-# Largest size in bytes of the undecided features that are in memory at a time.
+# Largest size in bytes of the features that are in memory at a time while labels are read.
 LABEL_BYTES = 1 << 26
 # Above this number, floats cannot represent every whole number, and two different identifiers could become equal.
 LARGEST_EXACT = 2**53
@@ -123,7 +123,7 @@ class ParquetReader(Reader):
     whole: frozenset[str] = frozenset()
 
     def label_blocks(self) -> Iterator[LabelBlock]:
-        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+        """Yield sample labels, annotation columns and, if ``undecided``, the features of consecutive cells."""
         numbers = self.features if self.undecided else ()
         names = list(dict.fromkeys([self.sample_key, *(self.annotations or ())]))
         rows = max(1, min(LABEL_ROWS, LABEL_BYTES // (8 * (len(numbers) + 1))))
@@ -257,7 +257,7 @@ class DelimitedReader(Reader):
             return f"line {next(islice(lines, row + 1, None))[0]}"
 
     def label_blocks(self) -> Iterator[LabelBlock]:
-        """Yield the sample labels, the annotation columns and the undecided features of consecutive cells."""
+        """Yield sample labels, annotation columns and, if ``undecided``, the features of consecutive cells."""
         texts = tuple(dict.fromkeys((self.sample_key, *(self.annotations or ()), *self.suspects)))
         numbers = self.features if self.undecided else ()
         for batch in self._batches(texts, numbers):
