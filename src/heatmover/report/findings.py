@@ -332,7 +332,7 @@ def _units(comparison: Comparison) -> Iterator[str]:
     if fit is None:
         return
     yield (
-        "K, the weights of the scales and an increasing curve, which converts these sums to real units, were fitted "
+        "K, the weights of the scales and an increasing curve that converts distances to real units were fitted "
         f"to {len(fit.pairs)} exact Earth Mover's Distances ({GROUNDS[fit.ground]}). In nested cross-validation, the "
         f"median error of held-out pairs was {100 * fit.median_error:.1f}%, and the 90th percentile of the error was "
         f"{100 * fit.error_90:.1f}%."

@@ -129,7 +129,8 @@ def align_batches(
     whole = codes.shape == (len(places),) and codes.dtype.kind in "iu"
     if not whole or codes.min() < 0 or codes.max() >= n_samples:
         raise InvalidInputError(
-            f"samples: a number from 0 to {n_samples - 1} for each of the {counted(len(places), 'point')}",
+            f"the argument samples to hold a number from 0 to {n_samples - 1} for each of the "
+            f"{counted(len(places), 'point')}",
             f"{codes.dtype} of shape {codes.shape}",
         )
     codes = codes.astype(np.int64)
