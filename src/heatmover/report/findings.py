@@ -443,7 +443,8 @@ def _contrast(study: Study) -> Iterator[str]:
         f"differences of {_measured(contrast)}. States were compared by studentized distances between the diffused "
         f"distributions of the cells of each type. The p-values come from "
         f"{counted(contrast.n_permutations, 'permutation')}{rate}. The distance between the group means was divided "
-        "among cell types by its witness function, and each contribution was divided into abundance and state."
+        "among cell types by the witness function of this distance, and each contribution was divided into abundance "
+        "and state."
     )
     if contrast.no_calls:
         yield contrast.no_calls

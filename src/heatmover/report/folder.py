@@ -110,8 +110,8 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     """
     existing = _existing_folder(out)
     _check_free(out, force, names)
-    # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error and
-    # renames stay on one disk. Also lock a hidden folder next to ``out``, which another run may have created before
+    # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error, and
+    # all renames stay on one disk. Also lock a hidden folder next to ``out``, which another run may have created before
     # ``out`` existed.
     hidden = f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
     aside, before = existing / hidden, out.absolute().parent / hidden

@@ -42,7 +42,8 @@ class Alignment(NamedTuple):
         ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch. The mean of the shifts
         over samples is zero.
     spread
-        Root mean square distance of the cells from their mean, to which `describe` relates the lengths of the shifts.
+        Root mean square distance of the cells from their mean. `describe` states the lengths of the shifts as multiples
+        of this distance.
 
     Examples
     --------

@@ -20,11 +20,11 @@ from heatmover.study.parameters import StudyParameters, the_argument
 
 # Below this split-half retrieval, individual distances are mostly noise.
 UNRELIABLE = 0.8
-# Samples whose numbers of cells differ by less than the first value (logarithm of a factor) count as equally large. If
-# the numbers differ by more, a caution names every variable that is associated with the number of cells at a p-value of
-# at most the second value.
+# Samples count as equally large if the logarithms of their numbers of cells differ by less than ``UNEQUAL``. If the
+# numbers differ by more, a caution names every variable that is associated with the number of cells, with a p-value of
+# at most ``CONFOUNDED``.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-# Number of permutations, enough to reach the p-value ``CONFOUNDED``; in a study of 600 samples, more permutations would
+# Number of permutations that suffices to reach the p-value ``CONFOUNDED``. With 600 samples, more permutations would
 # take a second.
 ENOUGH = 199
 NOISY = (

@@ -136,7 +136,7 @@ class CellType:
 
     @property
     def ratio(self) -> float:
-        """Return the share in the group divided by the share in the reference; infinite if the latter is zero."""
+        """Return the share in the group divided by the share in the reference; infinite if the reference has none."""
         return self.in_group / self.in_reference if self.in_reference > 0 else float("inf")
 
     def number_words(self) -> str:
@@ -261,7 +261,7 @@ class CellContrast:
         if not self.stable and any(cell_type.direction for cell_type in different):
             frame = (
                 " No reference types could be identified, so abundances are shares of all cells: if one type grows, "
-                "the shares of the others shrink."
+                "the shares of all other types shrink."
             )
         return f"{parts} {named}.{more}{frame}"
 

@@ -211,7 +211,7 @@ class Comparison(ReadOnlyArrays):
         ``"raw"``: distances are not corrected. ``"corrected"``: small-sample bias was removed from distances and
         embedding.
     uncertainty
-        Sampling noise in the unit of the embedding, or None if it was not assessed. `intervals` and `noise_floor` are
+        Sampling noise in the unit of the embedding; None if noise was not assessed. `intervals` and `noise_floor` are
         in the unit of the distances.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.

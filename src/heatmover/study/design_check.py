@@ -65,7 +65,7 @@ class DesignRemark(NamedTuple):
         ``"confounded"``: no adjustment can separate the variables. ``"alias"``: the variables divide the samples in the
         same way, so their tests are identical. ``"pseudo-replicated"``: a variable is the same in all samples of a
         patient. ``"paired"``, ``"block"``: a variable marks dependent samples, such as the samples of a patient.
-        ``"nested"``: the groups of one variable are subdivisions of the groups of another. ``"partly confounded"``: two
+        ``"nested"``: the groups of one variable subdivide the groups of another variable. ``"partly confounded"``: two
         variables are associated. ``"reading"``: numbers may be codes of groups, or groups may be numbers.
         ``"constant"``: a variable has one value only.
     variables

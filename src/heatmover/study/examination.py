@@ -224,7 +224,7 @@ class Pairs:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Finding:
-    """Association of one variable with the distances; ``print`` shows it in sentences.
+    """Association of one variable with the distances; ``print`` shows sentences.
 
     Attributes
     ----------

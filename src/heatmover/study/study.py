@@ -62,7 +62,7 @@ from heatmover.study.examination import (
 from heatmover.study.parameters import StudyParameters, the_argument
 from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
-# Names of the parameters that `study_comparison` accepts; all others concern the comparison.
+# Names of the parameters that `study_comparison` accepts; all other parameters concern the comparison.
 TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
 # Warn if the Spearman correlation between the number of cells and the distance to the nearest sample is below this
 # value. Small samples look distant by chance alone: in kidney biopsies of 2 to 415 glomeruli, the correlation is -0.8.
@@ -93,7 +93,7 @@ class Study:
         Cell types that differ between the groups of the first categorical variable; None without an annotation of
         cells.
     about_noise
-        Sampling noise of the distances, in sentences; empty if it was not assessed.
+        Sampling noise of the distances, in sentences; empty if noise was not assessed.
     design
         With a formula: variation that each term explains with all other terms held fixed. Without a formula: variation
         explained by the covariates, and additional variation explained by the first tested variable. None without
@@ -464,8 +464,8 @@ def study_comparison(
     blocks, progress
         As in `examine`.
     **changes
-        Parameters by name: ``adjust`` and ``formula``, which refer to ``variables``, ``reference``, ``numeric``,
-        ``categorical``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
+        Parameters by name: ``adjust``, ``formula``, ``reference``, ``numeric``, ``categorical``, ``n_permutations``,
+        ``random_state``; see `heatmover.study.StudyParameters`. ``adjust`` and ``formula`` refer to ``variables``.
 
     Examples
     --------

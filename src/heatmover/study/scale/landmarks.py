@@ -208,7 +208,7 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A range of cells that a task reads. The sample of each cell is not included, because sending it takes long.
+    """A range of cells that a task reads. The samples of the cells are not included, because sending them takes long.
 
     Attributes
     ----------

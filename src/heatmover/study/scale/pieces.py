@@ -119,8 +119,8 @@ class InPieces:
     checkpoint
         Path of a folder that stores the results of finished tasks; None for no checkpoint.
     resume
-        Continue the checkpoint if it exists, otherwise start a new one. A checkpoint of another input or other settings
-        raises an error.
+        Continue the checkpoint if it exists, otherwise start a new one. A checkpoint that was begun with a different
+        input or different settings raises an error.
     n_jobs
         Number of threads of this process; None for all cores.
 
@@ -197,11 +197,15 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.cohort, Cohort):
             raise InvalidInputError(
-                "a Cohort", type(self.cohort).__name__, "hm.scale.read_cohort makes one from a file, without loading it"
+                "a Cohort",
+                type(self.cohort).__name__,
+                "hm.scale.read_cohort makes a Cohort from a file, without loading the file",
             )
         if self.pieces.client is not None and not self.cohort.source.path:
             raise InvalidInputError(
-                "cells in a file, which workers can read", "an AnnData object in memory", "write it to a .zarr first"
+                "cells in a file, which workers can read",
+                "an AnnData object in memory",
+                "write the AnnData to a .zarr first",
             )
         if self.n_landmarks <= self.parameters.n_neighbors:
             raise InvalidInputError(

@@ -276,7 +276,7 @@ def _name(stage: str, number: int) -> str:
 def open_checkpoint(
     path: str | os.PathLike[str] | None, manifest: Mapping[str, Mapping[str, Any]], *, resume: bool
 ) -> Iterator[Checkpoint]:
-    """Yield a new or resumed checkpoint, locked against other processes; raise if it belongs to another run.
+    """Yield a new or resumed checkpoint, locked against other processes; raise if another run began it.
 
     Parameters
     ----------
@@ -398,7 +398,7 @@ class Stages:
         weights
             Number of progress steps of each task.
         fold
-            Function that accumulates results; it must not depend on their order.
+            Function that accumulates results; the order of the results must not matter.
         shared
             Object that is passed to every task.
         """
