@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from heatmover.study import compare, examine, landmark_agreement, scale, study_cohort, study_comparison
     from heatmover.transport import barycenter, baselines, calibrate
 
-# Module that defines each public name. Names of `__all__` that are missing here are top-level modules.
+# Public names that each module defines. All other names of `__all__`, except `__version__`, are modules.
 _HOMES = {
     "atlas": ("Atlas", "build_atlas", "load"),
     "atlas.index": ("MeasureIndex",),

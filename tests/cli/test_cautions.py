@@ -96,7 +96,9 @@ def odd(tmp_path):
         (
             odd,
             [
-                "Features have very different scales, perhaps different units: the standard deviation of 'Time'",
+                "Features have very different scales, perhaps different units. Compared with the median of the other "
+                "features, the standard deviation is ",
+                " times as large for 'Time'",
                 "'Time' is the time of measurement, not a property of the cell: name the other features in --rep.",
                 "20% of the cells are duplicates",
                 "'library' differs between cells of the same 'sample'",

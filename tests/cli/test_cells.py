@@ -156,7 +156,10 @@ def test_the_reference_can_be_named(file, tmp_path, cli):
     ("options", "sentence"),
     [
         (("--cells", "Cell type", "--reference", "contrl"), r"Expected --reference to be a group .*'control'"),
-        (("--reference", "control"), "Expected --cells with --reference"),
+        (
+            ("--reference", "control"),
+            "Expected --cells together with --reference control, .* found --reference control alone; set --cells",
+        ),
     ],
 )
 def test_an_unknown_reference_is_one_sentence(file, tmp_path, cli, command, options, sentence):

@@ -314,7 +314,7 @@ def test_too_many_samples_are_refused_with_the_alternative(tmp_path, cli):
     frame = pd.DataFrame({"sample": np.repeat(np.arange(20_001), 2), "x": np.arange(n_cells) / 7, "y": 0.5})
     frame.to_parquet(tmp_path / "cells.parquet", index=False)
     result = cli.run("compare", tmp_path / "cells.parquet", "-s", "sample", "-o", tmp_path / "out")
-    cli.fails_with(result, r"at most 20,000 samples .*found 20,001, .*3 GB; in Python, embed them .*hm\.nearest")
+    cli.fails_with(result, r"at most 20,000 samples .*found 20,001, .*3 GB; in Python, embed the samples .*hm\.nearest")
     assert "find neighbors" not in result.stderr
 
 
@@ -494,7 +494,7 @@ def test_equal_cells_that_cannot_be(cli, unequal, tmp_path, words, sentence):
     [
         (("--units", "miles"), "--units to be one of 'euclidean', 'geodesic', found 'miles'"),
         (("--units", ""), "--units to be one of"),
-        (("--units", "euclidean", "--min-cells", 26), r"at least 7 samples for --units, .* found 3; leave --units out"),
+        (("--units", "euclidean", "--min-cells", 26), r"at least 7 samples for --units, .* found 3; leave out --units"),
         (("--units", "geodesic", "--neighbors", 1), r"a connected graph for --units geodesic.*raise --neighbors"),
     ],
 )
@@ -528,7 +528,7 @@ def test_a_variable_is_read_as_it_is_said(make, tmp_path, cli):
     assert "--numeric stage --categorical plate" in record["command"]["line"]
     for command, out in (("compare", ("-o", tmp_path / "bad")), ("doctor", ())):
         result = cli.run(command, file, "-s", "sample", "--numeric", "condition", "-q", *out)
-        cli.fails_with(result, "Expected numbers in 'condition', a column in --numeric, found 'control'; correct")
+        cli.fails_with(result, "Expected numbers in 'condition', a column named in --numeric, found 'control'; correct")
     assert not (tmp_path / "bad").exists()
 
 

@@ -94,9 +94,9 @@ BAD = {
     ),
     "nothing to keep": (
         ["--align-batch", "kit"],
-        "--color whose differences --align-batch keeps, .* name --color or --anchors",
+        "--color to name variables whose differences --align-batch keeps, .* give --color or --anchors",
     ),
-    "anchors without batches": (["--anchors", "kit"], "--align-batch with --anchors, found none"),
+    "anchors without batches": (["--anchors", "kit"], "--align-batch together with --anchors, found none"),
     "alone": (["-c", "visit", "--adjust", "sample"], "'sample'"),
 }
 

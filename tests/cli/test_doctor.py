@@ -132,7 +132,7 @@ def test_every_reason_is_told(make, tmp_path, doctor):
     ):
         assert sentence in error
     assert "would run" not in result.stdout
-    assert "1 of a single cell" in flowing(result.stdout)
+    assert "1 of them with a single cell" in flowing(result.stdout)
     assert [found.name for found in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
@@ -154,7 +154,8 @@ def test_advice(make, tmp_path, doctor):
     path = make.h5ad(frame, tmp_path / "cells.h5ad")
     text = flowing(doctor(path, "-s", "sample").stdout)
     assert re.search(
-        r"different units: the standard deviation of 'CD4' \([0-9,]+-fold\) exceeds the median of the other features",
+        r"different units. Compared with the median of the other features, the standard deviation is [0-9,]+ times "
+        "as large for 'CD4'",
         text,
     )
     assert "'CD4' alone has 100% of the variance. --standardize gives all features equal weight." in text
@@ -217,7 +218,7 @@ def test_noise_in_plain_words(noisy, doctor):
     assert f"Sampling noise alone would put two identical samples of {floors}" in text
     assert f"Split-half retrieval: {100 * found.retrieval:.0f}%" in text
     assert "6 samples have fewer than 30 cells and will look artificially distant" in text
-    assert "--bias corrected removes this bias, --equal-cells draws equally many" in text
+    assert "--bias corrected removes this bias, --equal-cells draws the same number of cells" in text
     assert "--min-cells 30 leaves small samples out" in text
     assert "The number of cells is associated with 'condition' (p = " in text
     corrected = flowing(doctor(noisy, "-s", "sample", "--neighbors", 10).stdout)
@@ -280,7 +281,7 @@ def test_units_need_pairs(make, tmp_path, doctor, cells, monkeypatch):
     few = make.h5ad(make.frame(5, 30), tmp_path / "cells.h5ad")
     result = doctor(few, "-s", "sample", "--neighbors", 8, "--units", "euclidean")
     assert result.exit_code == 2
-    words = "Expected at least 7 samples for --units, which need the exact distances of at least 16 pairs, found 5"
+    words = "Expected at least 7 samples for --units, which needs the exact distances of at least 16 pairs, found 5"
     assert words in " ".join(result.stderr.split())
     assert "plus the exact distances of --units" in " ".join(
         doctor(cells, "-s", "sample", "--neighbors", 8, "--units", "geodesic").stdout.split()
@@ -309,7 +310,9 @@ def test_the_doctor_sees_the_design(make, tmp_path, doctor):
     assert "Each 'patient' has one sample of every group of 'condition' and 'treatment': the samples are paired" in text
     assert "--numeric stage reads it as a number." in text
     assert re.search(
-        r"different units: the standard deviation of 'CD19' \(\d+-fold\) exceeds the median of the other features", text
+        r"different units. Compared with the median of the other features, the standard deviation is \d+ times as "
+        "large for 'CD19'",
+        text,
     )
     given = flowing(doctor(path, "-s", "sample", "--block", "patient", "--numeric", "stage", "--standardize").stdout)
     assert "--block patient" not in given

@@ -136,7 +136,9 @@ def test_nothing_is_written_into_a_store(stores, tmp_path, cli, words):
             elif not below and builds:
                 if kind == "atlas":
                     continue  # which --force replaces
-                said = rf"Expected an atlas for --force to replace, found something else at '.*{kind}'; choose another"
+                said = (
+                    rf"Expected an atlas, which --force can replace, found something else at '.*{kind}'; choose another"
+                )
             elif not below:
                 said = rf"Expected --out outside of all atlases, .*, found '[^']*{kind}'; choose another --out"
             cli.fails_with(cli.run(*(known.get(word, word) for word in words)), said)

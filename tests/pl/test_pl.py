@@ -222,7 +222,7 @@ def test_bad_data(samples, cells, result):
         pl.scales(cells, key="heatmove")
     with pytest.raises(hm.InvalidInputError, match="at least two samples, found 1"):
         pl.distance_heatmap(samples[:1].copy())
-    with pytest.raises(hm.InvalidInputError, match="basis to be a map in obsm"):
+    with pytest.raises(hm.InvalidInputError, match="the argument basis to be the name of a map in obsm"):
         pl.sample_map(samples, basis="tsne", ax=axes())
     with pytest.raises(hm.InvalidInputError, match="basis to be one of"):
         pl.sample_map(result, basis="tsne", ax=axes())
@@ -490,9 +490,9 @@ def test_a_study_knows_its_types_and_variables(data):
     [
         ("cells", "brunch", "did you mean 'branch'"),
         ("cells", None, "the type of each cell, found none"),
-        ("cells", [1, 2], "cells to be a column of obs, found list"),
-        ("samples", "branch", "an AnnData of cells with 'branch', found an AnnData of samples"),
-        ("result", ["a", "b"], "one type for each of the 420 points"),
+        ("cells", [1, 2], "the argument cells to be the name of a column of obs, found list"),
+        ("samples", "branch", "an AnnData of cells, with the column 'branch' in obs, found an AnnData of samples"),
+        ("result", ["a", "b"], "one cell type for each of the 420 points"),
         ("result", ["a"] * 420, "2 to 1,000 cell types"),
     ],
 )
@@ -502,7 +502,7 @@ def test_bad_types(request, kind, given, message):
 
 
 def test_more_colors_than_there_are(cells):
-    with pytest.raises(hm.InvalidInputError, match="most to be at most 10"):
+    with pytest.raises(hm.InvalidInputError, match="the argument most to be at most 10"):
         pl.composition(cells, "branch", most=11, ax=axes())
 
 

@@ -69,7 +69,7 @@ def test_nothing_of_it_where_nobody_asked(plain_study):
     assert pair_counts(plain_study.comparison) is None
     with pytest.raises(InvalidInputError, match="n_bootstrap=200"):
         plain_study.comparison.intervals_to_csv("nowhere.csv")
-    with pytest.raises(InvalidInputError, match="a comparison with sampling noise"):
+    with pytest.raises(InvalidInputError, match="a comparison that assessed sampling noise"):
         plain_study.comparison.noise_floor(10)
 
 

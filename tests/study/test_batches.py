@@ -87,8 +87,8 @@ def test_the_nearest_sample_is_no_longer_of_the_same_batch():
         ({"batch": [None, *"xyxyxyxyxyxyxyx"]}, "batch: a label for every sample"),
         ({"anchors": ["pool", *[None] * 15]}, "an anchor sample in every batch, found none in '1'"),
         ({"keep": {"condition": [None, *"ababababababab", "a"]}}, "a value of 'condition' for every sample"),
-        ({"samples": np.full(640, 16)}, "samples: a number from 0 to 15 for each of the 640 points"),
-        ({"samples": np.zeros(3, dtype=int)}, "samples: a number from 0 to 15"),
+        ({"samples": np.full(640, 16)}, "argument samples to hold a number from 0 to 15 for each of the 640 points"),
+        ({"samples": np.zeros(3, dtype=int)}, "the argument samples to hold a number from 0 to 15"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused(change, message):
@@ -187,8 +187,12 @@ def test_a_checkpoint_knows_what_was_moved(cohort):
     [
         ({"variables": ["kit"], "align_batch": "condition"}, "'kit' not to be determined by 'condition'"),
         ({"variables": ["condition"], "align_batch": "btach"}, r"found 'btach' \(did you mean 'batch'\?\)"),
-        ({"align_batch": "batch"}, "variables whose differences align_batch keeps, such as the condition, found none"),
-        ({"anchors": "pool"}, "align_batch with anchors, found none"),
+        (
+            {"align_batch": "batch"},
+            "the argument variables to name variables whose differences align_batch keeps, such as the condition, "
+            "found none",
+        ),
+        ({"anchors": "pool"}, "align_batch together with the argument anchors, found none"),
         ({"align_batch": 3}, "align_batch to be a name, found 3"),
         ({"variables": ["condition"], "align_batch": "batch", "anchors": "nobody"}, "found 'nobody'"),
     ],

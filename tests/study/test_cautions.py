@@ -53,7 +53,6 @@ def test_a_comparison_looks_at_the_cells_that_the_doctor_draws(wide, comparer):
             np.testing.assert_array_equal(one, other)
     told, drawn = (list(cell_cautions(wide, kept, asked, look)) for look in (compared.look, expected))
     assert len(told) == len(drawn) == 2
-    assert told[0].startswith(
-        "Features have very different scales, perhaps different units: the standard deviation of 'area'"
-    )
+    assert told[0].startswith("Features have very different scales, perhaps different units. Compared with the median")
+    assert " times as large for 'area'. The other features hardly affect the neighbors." in told[0]
     assert told[1].endswith("of the cells are duplicates and share a node. Were rows or files read twice?")

@@ -136,7 +136,7 @@ def test_the_reference_is_the_expected_one_or_the_one_named(comparison, branch):
     variables = {"age": np.arange(20.0), "stage": ["a", "b"] * 10, "arm": ["x", "y", "z", "x", "y"] * 4}
     named = study_comparison(comparison, variables, cells=branch, reference="z", **QUICK).contrast
     assert (named.variable, named.group, named.reference) == ("arm", "x", "z")
-    with pytest.raises(InvalidInputError, match=r"reference to be a group of a variable .*found 'w'"):
+    with pytest.raises(InvalidInputError, match=r"argument reference to be a group of an examined variable, found 'w'"):
         study_comparison(comparison, variables, cells=branch, reference="w", **QUICK)
 
 
@@ -199,9 +199,9 @@ def test_cells_without_a_kind_are_a_kind(branch):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (["a", "b"], "one type for each of the 4 points of the graph, found 2"),
+        (["a", "b"], "one cell type for each of the 4 points of the graph, found 2"),
         (["a"] * 4, "2 to 1,000 cell types, found 1 in 'x', only 'a'"),
-        ([["a", "b"]] * 4, "one type for each cell, found an array of shape"),
+        ([["a", "b"]] * 4, "one cell type for each cell, found an array of shape"),
     ],
 )
 def test_bad_annotations_are_refused(values, sentence):

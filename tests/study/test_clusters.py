@@ -130,8 +130,14 @@ def test_components_give_no_names(tmp_path):
     [
         ({"clusters": 1}, "clusters to be a whole number of at least 2, found 1"),
         ({"clusters": "many"}, "clusters to be a whole number of at least 2, found 'many'"),
-        ({"clusters": 3, "cells": "type"}, "Expected either cells or clusters, found cells='type' and clusters=3"),
-        ({"clusters": 5000}, "clusters of at most 720, the number of different cells, found 5000"),
+        (
+            {"clusters": 3, "cells": "type"},
+            "Expected only one of the arguments cells and clusters, found cells='type' and clusters=3",
+        ),
+        (
+            {"clusters": 5000},
+            "Expected at most 720 clusters, one for each distinct cell, found 5000; lower the argument clusters.",
+        ),
         ({"cells": "type"}, "found a folder of FCS files, which has no annotations of cells; cells='auto' clusters"),
     ],
 )

@@ -197,14 +197,16 @@ def test_text_is_read_as_numbers_if_that_is_said():
     table = {"dose": [str(i) for i in range(12)], "level": [2.5 * i + i % 2 for i in range(12)]}
     assert [remark.kind for remark in check_design(table)] == ["reading"]
     assert [remark.kind for remark in check_design(table, numeric=["dose"])] == ["partly confounded"]
-    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', a column in numeric, found 'x'"):
+    words = "Expected numbers in 'dose', a column named in the argument numeric, found 'x'"
+    with pytest.raises(InvalidInputError, match=words):
         check_design({"dose": ["1", "x"]}, numeric=["dose"])
 
 
 def test_bad_input():
     with pytest.raises(InvalidInputError, match="variables with one value per sample, found different numbers"):
         check_design({"a": [1, 2], "b": [1]})
-    with pytest.raises(InvalidInputError, match="in only one of numeric and categorical, found 'a' in both"):
+    words = "in only one of the arguments numeric and categorical, found 'a' in both"
+    with pytest.raises(InvalidInputError, match=words):
         check_design({"a": [1, 2]}, numeric=["a"], categorical=["a"])
     assert check_design({}) == ()
 

@@ -284,8 +284,8 @@ def test_a_variable_with_gaps_and_covariates(cohort):
         ({"formula": "visit + btach"}, r"found 'btach' \(did you mean 'batch'\?\)"),
         ({"formula": "visit + exit()"}, r"a formula of variable names .* found '\(\)' in 'visit \+ exit\(\)'"),
         ({"formula": 3}, "formula to be a name, found 3"),
-        ({"formula": "visit", "variables": ["visit"]}, "formula alone, .* found variables as well"),
-        ({"formula": "visit", "adjust": ["batch"]}, "formula alone, .* found adjust as well"),
+        ({"formula": "visit", "variables": ["visit"]}, "formula alone, .* found the argument variables as well"),
+        ({"formula": "visit", "adjust": ["batch"]}, "argument formula alone, .* found the argument adjust as well"),
         ({"adjust": "batch"}, r"adjust to be a list of names, found 'batch'; write \['batch'\]"),
         ({"block": ["patient", "nobody"]}, "column of sample metadata, found 'nobody'"),
         ({"block": ["patient", 3]}, "block to be a name, found 3"),
@@ -320,5 +320,6 @@ def test_a_comparison_made_before_is_adjusted(cohort):
     blocks = {"patient": cohort.samples["patient"], "batch": cohort.samples["batch"]}
     several = study_comparison(comparison, table[["visit"]], blocks=blocks, n_permutations=19)
     assert several.record.parameters["block"] == ["patient", "batch"]
-    with pytest.raises(InvalidInputError, match=r"sample metadata in adjust, found 'bach' \(did you mean 'batch'"):
+    words = r"sample metadata in the argument adjust, found 'bach' \(did you mean 'batch'"
+    with pytest.raises(InvalidInputError, match=words):
         study_comparison(comparison, table, adjust=["bach"])

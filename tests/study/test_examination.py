@@ -127,10 +127,19 @@ def test_a_variable_is_read_as_it_is_said():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"numeric": ["group"]}, "Expected numbers in 'group', a column in numeric, found 'a'; correct the value"),
-        ({"numeric": ["grup"]}, "every name in numeric to be a variable, found 'grup' .did you mean 'group'"),
-        ({"categorical": ["age"]}, "every name in categorical to be a variable, found 'age'"),
-        ({"numeric": ["group"], "categorical": ["group"]}, "only one of numeric and categorical, found 'group' in"),
+        (
+            {"numeric": ["group"]},
+            "Expected numbers in 'group', a column named in the argument numeric, found 'a'; correct the value",
+        ),
+        (
+            {"numeric": ["grup"]},
+            "every name in the argument numeric to be a variable, found 'grup' .did you mean 'group'",
+        ),
+        ({"categorical": ["age"]}, "every name in the argument categorical to be a variable, found 'age'"),
+        (
+            {"numeric": ["group"], "categorical": ["group"]},
+            "only one of the arguments numeric and categorical, found 'group' in",
+        ),
     ],
 )
 def test_readings_that_cannot_be(changes, sentence):
@@ -376,7 +385,8 @@ def test_numbers_in_any_spelling(values):
 
 @pytest.mark.parametrize("value", ["II", "", "nan", "1_000", "1,5", b"1", pd.Timestamp("2020-01-01"), "0x10"])
 def test_what_is_no_number_is_refused(value):
-    with pytest.raises(InvalidInputError, match="Expected numbers in 'dose', a column in numeric, found "):
+    words = "Expected numbers in 'dose', a column named in the argument numeric, found "
+    with pytest.raises(InvalidInputError, match=words):
         as_numbers("dose", [1, value])
 
 

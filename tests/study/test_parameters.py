@@ -26,13 +26,16 @@ BAD = {
     "numeric as text": ({"numeric": "age"}, r"numeric to be a list of names, found 'age'"),
     "both readings": (
         {"numeric": ["a"], "categorical": ["b", "a"]},
-        "every variable in only one of numeric and categorical, found 'a' in both",
+        "every variable in only one of the arguments numeric and categorical, found 'a' in both",
     ),
     "unknown variable": (
         {"numeric": ["grup"]},
         r"the name of a column of sample metadata, found 'grup' \(did you mean 'group'\?\)",
     ),
-    "text as numbers": ({"numeric": ["group"]}, "numbers in 'group', a column in numeric, found 'a'"),
+    "text as numbers": (
+        {"numeric": ["group"]},
+        "numbers in 'group', a column named in the argument numeric, found 'a'",
+    ),
     "min_cells": ({"min_cells": 0}, "min_cells to be a whole number of at least 1, found 0"),
     "fraction": ({"min_cells": 1.5}, "min_cells to be a whole number of at least 1, found 1.5"),
     "truth": ({"allow_components": "yes"}, "allow_components to be True or False, found 'yes'"),
@@ -122,12 +125,16 @@ def test_pieces_need_landmarks(cohort):
 
 def test_a_variable_is_not_adjusted_for_itself():
     StudyParameters(variables=["condition", "batch"], adjust=["batch"])
-    with pytest.raises(InvalidInputError, match=r"'condition' in adjust too; leave it out of one of the two"):
+    words = "'condition' in the arguments variables and adjust; leave it out of one of the two"
+    with pytest.raises(InvalidInputError, match=words):
         StudyParameters(variables=["condition"], adjust=["condition"])
 
 
 @pytest.mark.parametrize("block", ["batch", ["patient", "batch"]])
 def test_a_block_is_not_a_covariate(block):
-    words = "^Expected different columns in block and adjust, found 'batch' in both; leave it out of one of the two.$"
+    words = (
+        "^Expected different columns in the arguments block and adjust, found 'batch' in both; leave it out of one of "
+        "the two.$"
+    )
     with pytest.raises(InvalidInputError, match=words):
         StudyParameters(block=block, adjust=["age", "batch"])

@@ -259,7 +259,7 @@ def test_small_samples_are_noted(read):
     frame[["x", "y"]] = rng.normal(size=(len(frame), 2))
     found = study_cohort(read(frame), bias="raw", **QUICK)
     (note,) = [note for note in found.notes if note.startswith("Small samples look artificially distant")]
-    assert "3 to 140 cells; 6 samples have fewer than 30" in note
+    assert "The samples have 3 to 140 cells, and 6 of them have fewer than 30." in note
     assert found.findings == ()
     assert not any(note.startswith("Small") for note in study_cohort(read(frame), **QUICK).notes)
     even = study_cohort(read(make_frame()), variables=["condition"], **QUICK)
@@ -283,7 +283,7 @@ def test_too_few_samples_for_units_are_refused_before_the_work(read):
     frame = make_frame()
     few = frame[frame["sample"].isin([f"s{i}" for i in range(5)])]
     watch = Noting()
-    with pytest.raises(InvalidInputError, match="at least 7 samples for units"):
+    with pytest.raises(InvalidInputError, match="at least 7 samples for the argument units"):
         study_cohort(read(few), units="euclidean", progress=watch, **QUICK)
     assert watch.stages == []
 

@@ -139,7 +139,9 @@ def test_few_samples_use_all_pairs_and_fewer_are_refused(points, labels, frame):
     result = hm.compare(points[few], frame["sample"][few].tolist(), n_neighbors=8, units="euclidean")
     assert result.calibration.plain()["n_pairs"] == 28
     fewer = frame["sample"].isin(names[:5]).to_numpy()
-    with pytest.raises(InvalidInputError, match=r"at least \d samples for units, .* found 5; leave units out"):
+    with pytest.raises(
+        InvalidInputError, match=r"at least \d samples for the argument units, .* found 5; leave out the argument units"
+    ):
         hm.compare(points[fewer], frame["sample"][fewer].tolist(), n_neighbors=8, units="euclidean")
     assert check_enough_samples(7) == 21
     with pytest.raises(InvalidInputError, match="at least 7 samples"):

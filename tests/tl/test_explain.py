@@ -165,7 +165,7 @@ def test_samples_still_read_the_results(adata):
 BAD = {
     "unknown column": (
         {"groupby": "conditon"},
-        r"groupby to be a column of obs, found 'conditon' \(did you mean 'cond",
+        r"the argument groupby to be the name of a column of obs, found 'conditon' \(did you mean 'cond",
     ),
     "varies": ({"groupby": "branch"}, "groupby='branch' to be the same in all cells of a sample, found that it varies"),
     "one group": ({"groupby": "alone"}, "at least two groups of samples in 'alone', found one \\('same'\\)"),
@@ -181,7 +181,7 @@ BAD = {
     "blocks": ({"groupby": "condition", "blocks": "branch"}, "blocks='branch' to be the same in all cells"),
     "gaps": ({"groupby": "condition", "blocks": "partly"}, "a block in 'partly' for every sample, found none for 1"),
     "sample": ({"groupby": "condition", "sample_key": "batch"}, "sample_key='sample', as in hm.tl.sample_distances"),
-    "key": ({"groupby": "condition", "key": "heatmovr"}, "key to name results of hm.tl.sample_distances"),
+    "key": ({"groupby": "condition", "key": "heatmovr"}, "the argument key to name results of hm.tl.sample_distances"),
     "taken": ({"groupby": "condition", "key_added": "distances"}, "key_added to be a new name"),
     "permutations": ({"groupby": "condition", "n_permutations": 0}, "n_permutations"),
 }
@@ -287,8 +287,11 @@ def test_features_are_compared_within_types(adata):
     ("settings", "sentence"),
     [
         ({"features": ["gene 1"]}, "Expected annotation= with features="),
-        ({"features": "gene 1", "annotation": "branch"}, "features to be a list of variable names"),
-        ({"features": ["gene x"], "annotation": "branch"}, "features to be variable names, found 'gene x'"),
+        ({"features": "gene 1", "annotation": "branch"}, "the argument features to be a list of variable names"),
+        (
+            {"features": ["gene x"], "annotation": "branch"},
+            "every name in the argument features to be one of var_names, found 'gene x'",
+        ),
     ],
 )
 def test_bad_features_are_one_sentence(adata, settings, sentence):

@@ -110,7 +110,7 @@ def test_distances_of_other_cells_are_out_of_date(cells):
     ("options", "message"),
     [
         ({"key": "heatmoverr"}, "did you mean 'heatmover'"),
-        ({"maps": "umap"}, "maps to be a list of names"),
+        ({"maps": "umap"}, "the argument maps to be a list of names"),
         ({"maps": ["tsne"]}, "every map to be one of"),
         ({"k": 0}, "k to be a whole number"),
         ({"n_components": 1}, "n_components to be a whole number of at least 2"),

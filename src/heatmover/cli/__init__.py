@@ -52,7 +52,7 @@ app = typer.Typer(
     cls=Sentences,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxed tables take three times as many lines, and cannot be searched
+    rich_markup_mode=None,  # boxed tables take three times as many lines as plain text, and cannot be searched
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -184,7 +184,7 @@ def _simulated(asked: DemoOptions, n_jobs: int | None, progress: Progress) -> St
     data = cohort(asked.samples, cells_per_sample=asked.cells, effect=asked.effect, random_state=asked.random_state)
     progress.advance()
     with warnings.catch_warnings():
-        # The diagnosis reports the problems that these warnings report.
+        # The diagnosis of the graph repeats these warnings.
         warnings.simplefilter("ignore", GraphWarning)
         comparison = compare(
             data.points,

@@ -229,14 +229,14 @@ def _check_free(out: str, force: bool) -> None:
         Store.open(out, {ATLAS_SCHEMA: ATLAS_VERSION})
     except InvalidInputError:
         raise InvalidInputError(
-            f"an atlas for {argument('force')} to replace",
+            f"an atlas, which {argument('force')} can replace",
             f"something else at {out!r}",
             f"choose another {argument('out')}",
         ) from None
 
 
 def _check_apart(typed: dict[str, Any]) -> None:
-    """Raise an error if the new atlas or the checkpoint would lie inside the other one or inside the input."""
+    """Raise an error if the new atlas lies in the checkpoint, or the checkpoint in the new atlas or the input."""
     from heatmover.cli._settings import check_named, check_outside
 
     out, file, checkpoint = typed["out"], typed["path"], typed["checkpoint"]

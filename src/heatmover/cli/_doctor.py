@@ -68,15 +68,16 @@ class Noise:
     Attributes
     ----------
     floors
-        Expected distance between two samples of one distribution, by number of cells: the smallest, the median and the
-        largest number among the samples in `compare`.
+        Expected distance between two samples of one distribution. The keys are the numbers of cells of the smallest,
+        the median and the largest sample that `compare` would use.
     typical
         Median distance between samples, corrected for sampling noise.
     comparison
         Comparison of the drawn samples.
     whole
-        Whether `compare` would use the same cells of the same samples. If not, split-half retrieval in `compare` may be
-        very different: in one cohort, retrieval was 4% with 20,000 of 400,000 cells and 97% with all cells.
+        Whether the noise was estimated from all cells that `compare` would use. If not, split-half retrieval in
+        `compare` may be very different: in one cohort, retrieval was 4% with 20,000 of 400,000 cells and 97% with all
+        cells.
     """
 
     floors: dict[int, float]
@@ -177,7 +178,7 @@ def _table_cautions(design: SampleDesign | None, sizes: Int64, asked: StudyParam
 def assess_noise(
     cohort: Cohort, kept: Intp, graph: Graph, codes: Int32, settings: Settings, *, whole: bool, progress: Progress
 ) -> Noise | None:
-    """Compare samples on a graph over drawn cells, and return the sampling noise; None for too few samples or cells.
+    """Compare samples on a graph over drawn cells, and return the sampling noise; None if samples or cells are too few.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def assess_noise(
     settings
         Settings of `compare`.
     whole
-        Whether `compare` would build the same graph.
+        Whether `compare` would build exactly this graph.
     progress
         Receives the stages of the comparison.
     """
@@ -221,7 +222,7 @@ def _compare(graph: Graph, codes: Int32, chosen: Intp, settings: Settings, progr
 
 
 def noise_facts(noise: Noise) -> str:
-    """Describe the sampling noise in sentences: as results if `compare` would use the same cells, else as estimates."""
+    """Describe the sampling noise in sentences: as results if all cells were used, else as estimates."""
     if noise.whole:
         return " ".join(sentence for sentence in noise_sentences(noise.comparison) if sentence not in (NOISY, RELIABLE))
     return (
@@ -232,7 +233,7 @@ def noise_facts(noise: Noise) -> str:
 
 
 def noise_cautions(noise: Noise | None, asked: StudyParameters) -> Iterator[str]:
-    """Yield the warning about sampling noise that `compare` would give, if the drawn cells suffice to tell."""
+    """Yield the warning about sampling noise that `compare` would give; yield nothing if only some cells were used."""
     assessed = asked.bias == "corrected" or asked.n_bootstrap > 0
     if noise is not None and noise.whole and assessed and unreliable(noise.comparison):
         yield NOISY
@@ -252,7 +253,7 @@ def estimate(cohort: Cohort, settings: Settings, checkup: Checkup, n_variables: 
     grown, samples = nodes / n_drawn, n_samples / len(trial.names)
     growth = {"diffuse measures": grown * samples, "compare": grown * samples**2}
     total = sum(value * growth.get(name, grown) for name, value in seconds.items())
-    if nodes < n_cells:  # k-means reads every cell; the agreement of landmarks takes 10,000 cells
+    if nodes < n_cells:  # k-means reads every cell; the agreement of landmarks is measured on 10,000 cells
         total += seconds["find neighbors"] * n_cells / n_drawn + sum(seconds.values()) * 10_000 / n_drawn
     total += START_SECONDS + SECONDS_PER_PERMUTATION * n_samples**2 * asked.n_permutations * n_variables
     return total, _memory(cohort, settings, nodes, trial)
@@ -337,7 +338,7 @@ def _facts(cohort: Cohort, checkup: Checkup) -> Iterator[tuple[str, str]]:
         "cells",
         f"{cohort.n_cells:,}; {_per_sample(sizes)}; "
         + f"{counted(few, 'sample') if few else 'no sample'} below {SMALL_SAMPLE} cells"
-        + (f", {single} of a single cell" if single else ""),
+        + (f", {single} of them with a single cell" if single else ""),
     )
     yield "features", f"{cohort.n_dimensions:,}: {listed(cohort.features, most=4)}; no missing values"
     if cohort.unused:

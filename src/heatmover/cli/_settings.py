@@ -98,7 +98,7 @@ def check_places(
     for path in (file, sample_sheet):
         if path and any(_same(Path(path), Path(out) / name) for name in names):
             raise InvalidInputError(
-                "--out that does not overwrite the input",
+                "an --out that does not overwrite the input",
                 f"that a result would overwrite {quoted_path(path)}",
                 "choose another --out",
             )

@@ -28,12 +28,12 @@ from heatmover.tl.layout import KEY, composed, unpack
 
 # Gap between groups of samples, as a multiple of the width of a bar.
 GAP = 1.0
-# Smallest width in points at which a name, turned by 90 degrees, is legible, and largest font size.
+# Smallest width in points at which a vertical name is legible, and largest font size of names.
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 6.0, 9.0
 # Width of a letter of a group name above the bars, in points.
 LETTER_POINTS = 6.0
-# Largest number of samples with gaps between bars: with more samples, gaps would be thinner than a dot, so bars touch
-# each other.
+# Largest number of samples whose bars have gaps between them. With more samples, gaps would be thinner than a pixel, so
+# the bars touch.
 MOST_APART = 120
 # Opacity of a bar that is not significant; its edge stays opaque.
 PALE = 0.3
@@ -59,7 +59,8 @@ def composition(
         For an AnnData: the column of ``.obs`` with the type of each cell. For a `Comparison`: the type of each point of
         the graph, ``(n_points,)``. For a `Study`: None, because a study already has cell types.
     color
-        Variable by which samples are grouped, or sorted if it is numeric: a name or values, as in `sample_map`.
+        Variable by which samples are grouped, or sorted if the variable is numeric: a name or values, as in
+        `sample_map`.
     most
         Number of types with a color, at most 10; all other types are combined as "other".
     key
@@ -84,7 +85,7 @@ def composition(
     """
     if most > len(TYPE_COLORS):
         raise InvalidInputError(
-            f"most to be at most {len(TYPE_COLORS)}", repr(most), "more colors cannot be distinguished"
+            f"the argument most to be at most {len(TYPE_COLORS)}", repr(most), "more colors cannot be distinguished"
         )
     every = _read(data, cells, key)
     shown = every.largest(most)
@@ -108,7 +109,7 @@ def _read(data: Any, cells: Any, key: str) -> SampleComposition:
         if data.composition is None or cells is not None:
             if data.composition is None:
                 raise InvalidInputError("a study with cell types", "none", "pass cells= when you create the study")
-            raise InvalidInputError("the cell types of the study", "other types", "leave cells out")
+            raise InvalidInputError("the cell types of the study", "other types", "leave out the argument cells")
         return data.composition
     if cells is None:
         raise InvalidInputError("the type of each cell", "none", "pass cells=")
@@ -116,12 +117,12 @@ def _read(data: Any, cells: Any, key: str) -> SampleComposition:
         annotation = annotate(str(getattr(cells, "name", None) or ""), cells, data.graph.n_points)
         return shares_of(annotation, data.measures.masses)
     if not isinstance(cells, str):
-        raise InvalidInputError("cells to be a column of obs", type(cells).__name__)
+        raise InvalidInputError("the argument cells to be the name of a column of obs", type(cells).__name__)
     if "distances" in getattr(data, "obsp", ()):
         raise InvalidInputError(
-            f"an AnnData of cells with {quoted(cells)}",
+            f"an AnnData of cells, with the column {quoted(cells)} in obs",
             "an AnnData of samples",
-            "pass the cells after hm.tl.sample_distances",
+            "pass the AnnData that was passed to hm.tl.sample_distances",
         )
     return composed(data, key, cells)
 
@@ -176,7 +177,7 @@ def abundance_state(data: Any, *, most: int = 20, key: str = KEY, key_added: str
     >>> axes.get_yticklabels()[0].get_text()
     '4'
     """
-    count = check_integer("most", most, minimum=1)
+    count = check_integer("the argument most", most, minimum=1)
     names, columns, groups = _contrast(data, key, key_added)
     whole = float(columns["abundance"].sum() + columns["state"].sum()) or 1.0
     shown = slice(0, count)
@@ -231,7 +232,7 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
     >>> sorted(label.get_text() for label in axes.get_xticklabels())
     ['x', 'y']
     """
-    count = check_integer("most", most, minimum=1)
+    count = check_integer("the argument most", most, minimum=1)
     contrast = data.contrast if isinstance(data, Study) else data
     table = contrast if isinstance(contrast, Drivers) else getattr(contrast, "drivers", None)
     if not isinstance(table, Drivers):
@@ -261,7 +262,10 @@ def explanation(
     level: float = 0.1,
     ax: Any = None,
 ) -> Any:
-    """Draw an explanation on a map of the points: red where the first measure, or the group, is denser; otherwise blue.
+    """Draw an explanation on a map of the points.
+
+    Points are red where the first measure, or the group, is denser, and blue where the second measure, or the
+    reference, is denser. If contributions are drawn, red points increase the distance.
 
     Parameters
     ----------
@@ -293,7 +297,7 @@ def explanation(
     >>> len(explanation(result, data.points[:, :2]).collections)
     1
     """
-    check_option("of", of, ("witness", "surplus", "contributions"))
+    check_option("the argument of", of, ("witness", "surplus", "contributions"))
     if isinstance(data, GroupContrast):
         values = np.where(data.q_values <= level, data.log_ratios, 0.0)
         label = f"natural logarithm of density in {data.group} over {data.reference}"
@@ -309,7 +313,7 @@ def explanation(
 
 
 def _contrast(data: Any, key: str, key_added: str) -> tuple[list[str], dict[str, Any], str]:
-    """Return the names of the cell types, their columns by name, and the groups in words; raise without a contrast."""
+    """Return the names of the cell types, their columns by name, and the groups in words, or raise an error."""
     contrast = data.contrast if isinstance(data, Study) else data
     wanted = ("abundance", "state", "abundance_q", "state_q")
     if isinstance(contrast, CellContrast):

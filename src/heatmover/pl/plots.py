@@ -109,7 +109,7 @@ class PlotData:
                 return scaling, axis_labels(basis, ratios)
             return _two(compute_map(basis, self.distances, 2, 10)), axis_labels(basis)
         stored = [name.removeprefix("X_") for name in self.source.obsm]
-        name = find(basis.removeprefix("X_"), stored, "basis to be a map in obsm")
+        name = find(basis.removeprefix("X_"), stored, "the argument basis to be the name of a map in obsm")
         places = self.source.obsm[f"X_{name}" if f"X_{name}" in self.source.obsm else name]
         places = as_array(f"obsm[{name!r}]", places, dtype=np.float64)[:, :2]
         shares = self.source.uns.get("mds", {}).get("variance_ratio") if name == "mds" else None
@@ -250,8 +250,8 @@ def scales(data: Any, *, key: str = "heatmover", ax: Any = None) -> Any:
     """Draw the contribution of each scale to the distances, and how the largest scale was chosen.
 
     Bars show the share of each scale in the mean distance between samples. The line shows, for each scale, the total
-    variation distance between the diffused masses of two cells. The automatic choice is the first scale at which the
-    total variation is at most one half.
+    variation between the diffused masses of two cells, averaged over pairs of cells. The automatic choice is the first
+    scale at which this average is at most about one half.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def smoothness(
     key: str = "heatmover",
     ax: Any = None,
 ) -> Any:
-    """Draw how smoothly each variable changes between neighboring samples; values below 1 are smoother than by chance.
+    """Draw how smoothly each variable changes between neighboring samples; 1 is expected by chance, 0 is smooth.
 
     Each bar shows the Laplacian smoothness of a variable (`heatmover.manifold.smoothness`), divided by the mean
     smoothness over permutations of the samples. The gray band contains 95% of the permutations. The p-value of the

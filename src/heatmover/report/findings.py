@@ -341,7 +341,7 @@ def _units(comparison: Comparison) -> Iterator[str]:
     if fit is None:
         return
     yield (
-        "K, the weights of the scales and an increasing curve, which converts these sums to real units, were fitted "
+        "K, the weights of the scales and an increasing curve that converts distances to real units were fitted "
         f"to {len(fit.pairs)} exact Earth Mover's Distances ({GROUNDS[fit.ground]}). In nested cross-validation, the "
         f"median error of held-out pairs was {100 * fit.median_error:.1f}%, and the 90th percentile of the error was "
         f"{100 * fit.error_90:.1f}%."
@@ -455,7 +455,8 @@ def _contrast(study: Study) -> Iterator[str]:
         f"differences of {_measured(contrast)}. States were compared by studentized distances between the diffused "
         f"distributions of the cells of each type. The p-values come from "
         f"{counted(contrast.n_permutations, 'permutation')}{rate}. The distance between the group means was divided "
-        "among cell types by its witness function, and each contribution was divided into abundance and state."
+        "among cell types by the witness function of this distance, and each contribution was divided into abundance "
+        "and state."
     )
     if contrast.no_calls:
         yield contrast.no_calls

@@ -21,7 +21,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage import writing
 from heatmover._base.validation import check_extra, import_extra
 from heatmover._base.words import quoted_path
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.report.findings import recorded
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
 from heatmover.study.record import Clock
@@ -29,6 +29,8 @@ from heatmover.study.study import Study
 from heatmover.study.tables import write_table
 
 RECORD = "run.json"
+# Advice for an output folder that cannot be used.
+ANOTHER = f"another {in_python('folder for the argument ')}{argument('out')}"
 # Folders within the hidden folder of a run: one for the new files, one for the replaced files.
 NEW, OLD = "new", "old"
 PICTURE = "sample-map.png"
@@ -109,8 +111,8 @@ def result_folder(out: Path, *, force: bool = False, names: Sequence[str] = EVER
     """
     existing = _existing_folder(out)
     _check_free(out, force, names)
-    # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error and
-    # renames stay on one disk. Also lock a hidden folder next to ``out``, which another run may have created before
+    # Create the hidden folder in an existing folder, so that no parent folders must be removed after an error, and
+    # all renames stay on one disk. Also lock a hidden folder next to ``out``, which another run may have created before
     # ``out`` existed.
     hidden = f".heatmover-run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:32]}"
     aside, before = existing / hidden, out.absolute().parent / hidden
@@ -182,9 +184,9 @@ def _write_errors(out: Path) -> Iterator[None]:
 
 def _unwritable(place: Path, error: OSError) -> InvalidInputError:
     return InvalidInputError(
-        f"{argument('out')} to be a writable folder",
+        f"{in_python('the argument ')}{argument('out')} to be a writable folder",
         f"{quoted_path(str(place))}: {error.strerror or error}",
-        f"choose another {argument('out')}",
+        f"choose {ANOTHER}",
     )
 
 
@@ -197,9 +199,9 @@ def _existing_folder(out: Path) -> Path:
         raise _unwritable(out, error) from error
     if not is_folder:
         raise InvalidInputError(
-            f"{argument('out')} to name a folder",
+            f"{in_python('the argument ')}{argument('out')} to name a folder",
             f"that {quoted_path(str(existing))} is a {'file' if leads else 'broken link'}",
-            f"choose another {argument('out')}",
+            f"choose {ANOTHER}",
         )
     return existing
 
@@ -211,14 +213,12 @@ def _check_free(out: Path, force: bool, names: Sequence[str]) -> None:
         raise InvalidInputError(
             f"no results in {quoted_path(str(out))} yet",
             ", ".join(modes),
-            f"use {argument('force', True)} to replace them, or another {argument('out')}",
+            f"use {argument('force', True)} to replace them, or {ANOTHER}",
         )
     others = [name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))]
     if others:
         raise InvalidInputError(
-            f"files in {quoted_path(str(out))}",
-            f"folders called {', '.join(others)}",
-            f"choose another {argument('out')}",
+            f"files in {quoted_path(str(out))}", f"folders called {', '.join(others)}", f"choose {ANOTHER}"
         )
 
 

@@ -144,7 +144,7 @@ def render_mapped(
 
 
 def _predictable(mapped: Mapped, k: int) -> Iterator[str]:
-    """Yield the predictable variables: numbers, or groups of two or more samples on average; more than k values."""
+    """Yield the variables with more than k values that are numbers, or groups of two or more samples on average."""
     for name, values in mapped.reference.variables.items():
         present = [value for value in values if value is not None]
         different = {str(value) for value in present}
@@ -224,7 +224,7 @@ def _digits(value: float, count: int) -> str:
 
 
 def _differences(mapped: Mapped, answers: Sequence[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield, for each sample, how the frequencies of cells differ from its predicted group or nearest sample."""
+    """Yield how the cells of each sample differ from the predicted group of the sample, or from its nearest sample."""
     label = next(((name, answer) for name, answer in answers if not answer.is_number), None)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):
         if label is None:

@@ -57,7 +57,8 @@ from heatmover.study.tables import table_text
 # Largest number of cell types in the table, so that the table stays readable. One line summarizes all other types, and
 # cell-types.csv lists all types.
 MOST_TYPES = 30
-# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all.
+# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all
+# features of all types.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
 # Largest number of significant features in the page's table, because a table of thousands of genes in dozens of types
 # would take megabytes.

@@ -42,7 +42,8 @@ class Alignment(NamedTuple):
         ``(n_batches, n_dimensions)``: vector that is subtracted from the points of each batch. The mean of the shifts
         over samples is zero.
     spread
-        Root mean square distance of the cells from their mean, to which `describe` relates the lengths of the shifts.
+        Root mean square distance of the cells from their mean. `describe` states the lengths of the shifts as multiples
+        of this distance.
 
     Examples
     --------
@@ -129,7 +130,8 @@ def align_batches(
     whole = codes.shape == (len(places),) and codes.dtype.kind in "iu"
     if not whole or codes.min() < 0 or codes.max() >= n_samples:
         raise InvalidInputError(
-            f"samples: a number from 0 to {n_samples - 1} for each of the {counted(len(places), 'point')}",
+            f"the argument samples to hold a number from 0 to {n_samples - 1} for each of the "
+            f"{counted(len(places), 'point')}",
             f"{codes.dtype} of shape {codes.shape}",
         )
     codes = codes.astype(np.int64)

@@ -16,15 +16,15 @@ from heatmover.errors import Sentence, argument
 from heatmover.study.comparison import Comparison
 from heatmover.study.design_check import design_notes
 from heatmover.study.examination import examine
-from heatmover.study.parameters import StudyParameters
+from heatmover.study.parameters import StudyParameters, the_argument
 
 # Below this split-half retrieval, individual distances are mostly noise.
 UNRELIABLE = 0.8
-# Samples whose numbers of cells differ by less than the first value (logarithm of a factor) count as equally large. If
-# the numbers differ by more, a caution names every variable that is associated with the number of cells at a p-value of
-# at most the second value.
+# Samples count as equally large if the logarithms of their numbers of cells differ by less than ``UNEQUAL``. If the
+# numbers differ by more, a caution names every variable that is associated with the number of cells, with a p-value of
+# at most ``CONFOUNDED``.
 UNEQUAL, CONFOUNDED = float(np.log(1.5)), 0.01
-# Number of permutations, enough to reach the p-value ``CONFOUNDED``; in a study of 600 samples, more permutations would
+# Number of permutations that suffices to reach the p-value ``CONFOUNDED``. With 600 samples, more permutations would
 # take a second.
 ENOUGH = 199
 NOISY = (
@@ -52,7 +52,8 @@ def floor_sentence(floors: Mapping[int, float]) -> str:
     Parameters
     ----------
     floors
-        Distance for each number of cells; the sentence states the first one, with the others in parentheses.
+        Distance for each number of cells. The sentence states the first distance, and the other distances in
+        parentheses.
 
     Examples
     --------
@@ -118,8 +119,8 @@ def unreliable(comparison: Comparison) -> bool:
 # Number of cells from which the variance of features and the share of duplicates are estimated.
 MOST_CELLS = 20_000
 SMALL_SAMPLE = 30
-# A raw feature probably has another unit if its standard deviation exceeds the median over the other features by this
-# factor.
+# The unit of a raw feature probably differs from the units of the other features if its standard deviation is at least
+# this number times their median standard deviation.
 UNEQUAL_SPREAD = 10.0
 # A raw feature with more than this share of the total variance determines the nearest neighbors almost alone. Example:
 # the area of glomeruli in pixels has 57% of the variance of 14 features, most of which have less than a millionth of
@@ -208,7 +209,7 @@ def table_cautions(
     logarithms = np.log(sizes.astype(np.float64))
     if logarithms.max() - logarithms.min() < UNEQUAL:
         return
-    # Small samples look distant from all others, so groups that differ in cell numbers may seem to differ.
+    # Small samples look distant from all others, so groups with different numbers of cells may seem to differ.
     apart = np.abs(np.subtract.outer(logarithms, logarithms))
     columns = {name: table[name].tolist() for name in chosen}
     read = [name for name in asked.numeric if name in columns]
@@ -242,14 +243,14 @@ def cell_cautions(cohort: Cohort, kept: Intp, asked: StudyParameters, look: Cell
     if timed:
         yield Sentence(
             f"{quoted(timed[0])} is the time of measurement, not a property of the cell: name the other features in "
-            f"{argument('representation')}."
+            f"{the_argument('representation')}."
         )
     small = int((cohort.sizes[kept] < SMALL_SAMPLE).sum())
     if small and asked.bias == "raw" and asked.equal_cells is False:
         yield Sentence(
             f"{counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE} cells and will look "
             f"artificially distant. {argument('bias', 'corrected')} removes this bias, {argument('equal_cells', True)} "
-            f"draws equally many cells from every sample, and {argument('min_cells', SMALL_SAMPLE)} leaves small "
+            f"draws the same number of cells from every sample, and {argument('min_cells', SMALL_SAMPLE)} leaves small "
             "samples out."
         )
     if look is not None and look.copied > MANY_COPIES:
@@ -291,19 +292,20 @@ def _spread(cohort: Cohort, look: CellLook) -> Iterator[str]:
     usual = float(np.median(others[others > 0]))
     wide = [i for i in order.tolist() if deviations[i] >= UNEQUAL_SPREAD * usual]
     if wide:
-        shown = ", ".join(f"{quoted(cohort.features[i])} ({deviations[i] / usual:,.0f}-fold)" for i in wide[:3])
-        more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
+        sizes = [f"{deviations[i] / usual:,.0f} times as large for {quoted(cohort.features[i])}" for i in wide[:3]]
+        if len(wide) > 3:
+            sizes.append(f"at least {UNEQUAL_SPREAD:g} times as large for {len(wide) - 3} more")
+        shown = " and ".join(part for part in (", ".join(sizes[:-1]), sizes[-1]) if part)
         most = f" {first} alone has {percent(share)} of the variance." if alone else ""
         yield Sentence(
-            f"Features have very different scales, perhaps different units: the standard "
-            f"{verb(len(wide), 'deviation', 'deviations')} of {shown}{more} {verb(len(wide), 'exceeds', 'exceed')} the "
-            f"median of the other features. The other features hardly affect the neighbors.{most} {standardize} gives "
-            "all features equal weight."
+            "Features have very different scales, perhaps different units. Compared with the median of the other "
+            f"features, the standard deviation is {shown}. The other features hardly affect the neighbors.{most} "
+            f"{standardize} gives all features equal weight."
         )
     elif alone:
         yield Sentence(
-            f"{first} has {percent(share)} of the variance and alone nearly determines the neighbors. {standardize} "
-            "gives all features equal weight."
+            f"{first} has {percent(share)} of the variance and determines the neighbors almost alone. "
+            f"{standardize} gives all features equal weight."
         )
 
 

@@ -44,8 +44,8 @@ class CellMap(ReadOnlyArrays):
         ``(n_drawn,)``: sample of each cell, as an index into the names of the comparison.
     witness
         ``(n_drawn,)``, in [-1, 1]: witness of the distance between the means of two groups, divided by its largest
-        absolute value. The witness is positive where the group has more cells nearby, and negative where the reference
-        has more. None without two groups.
+        absolute value. The witness is positive where the group is denser, and negative where the reference is denser.
+        None without two groups.
     variable, groups
         Name of the variable, and names of its two groups: the group and the reference. Empty without two groups.
     types
@@ -141,7 +141,7 @@ def map_cells(
     cohort, kept
         The cells, and the indices of the compared samples, ascending.
     comparison
-        Comparison of the samples ``kept``.
+        Comparison of the samples in ``kept``.
     name
         Name of the map, from `check_cell_map`.
     random_state

@@ -24,13 +24,13 @@ from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.samples import encode
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError
 from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach
 from heatmover.study.comparison import Comparison
 from heatmover.study.examination import known_values, label, out_of_reach
-from heatmover.study.parameters import StudyParameters
+from heatmover.study.parameters import StudyParameters, the_argument
 
 # False discovery rate at which a cell type is reported as different, as in all explanations.
 LEVEL = 0.1
@@ -91,7 +91,7 @@ class CellType:
         Parts of the contribution due to abundance and due to state; the contribution is their sum. For the part due to
         abundance, the witness is taken relative to the average cell.
     in_group, in_reference
-        Share of this type among the cells of a sample: mean over the samples of the group, and of the reference.
+        Proportion of this type among the cells of a sample: mean over the samples of the group, and of the reference.
     score, log_ratio, abundance_p, abundance_q, state_p, state_q
         Test results of this type, as in `heatmover.attribution.CellTypes`.
 
@@ -136,7 +136,7 @@ class CellType:
 
     @property
     def ratio(self) -> float:
-        """Return the share in the group divided by the share in the reference; infinite if the latter is zero."""
+        """Return the share in the group divided by the share in the reference; infinite if the reference has none."""
         return self.in_group / self.in_reference if self.in_reference > 0 else float("inf")
 
     def number_words(self) -> str:
@@ -186,7 +186,7 @@ class CellContrast:
     drivers
         Features that differ within each cell type, in the order of ``types``; None if no features were given.
     stable
-        Reference types for changes in abundance: types whose ratios to each other did not change. If too few types are
+        Reference types for changes in abundance: the types whose mutual ratios change least. If too few types are
         stable, the tuple is empty, and abundances are compared as shares.
     no_calls
         Reason, in sentences, why no type and no feature can be significant: either the study adjusts for covariates,
@@ -261,7 +261,7 @@ class CellContrast:
         if not self.stable and any(cell_type.direction for cell_type in different):
             frame = (
                 " No reference types could be identified, so abundances are shares of all cells: if one type grows, "
-                "the shares of the others shrink."
+                "the shares of all other types shrink."
             )
         return f"{parts} {named}.{more}{frame}"
 
@@ -329,11 +329,11 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
         if isinstance(column, np.ma.MaskedArray):
             column = as_array("cells", column)
         if np.ndim(column) != 1:
-            raise InvalidInputError("cells: one type for each cell", f"an array of shape {np.shape(column)}")
+            raise InvalidInputError("one cell type for each cell", f"an array of shape {np.shape(column)}")
         codes, types = encode([column])
     if codes.size != n_cells:
         raise InvalidInputError(
-            f"cells: one type for each of the {counted(n_cells, 'point')} of the graph",
+            f"one cell type for each of the {counted(n_cells, 'point')} of the graph",
             f"{codes.size}",
             "with landmarks, the points are the landmarks; comparison.landmarks.assign(points) returns the landmark of "
             "each cell",
@@ -343,9 +343,7 @@ def annotate(name: str, values: Any, n_cells: int) -> Annotation:
         codes, types = np.where(codes < 0, len(types), codes).astype(np.int32), (*types, unknown)
     if not 2 <= len(types) <= MOST_TYPES:
         number = f"{len(types):,} in {quoted(name)}" + (f", only {quoted(types[0])}" if len(types) == 1 else "")
-        raise InvalidInputError(
-            f"cells: 2 to {MOST_TYPES:,} cell types", number, "choose an annotation such as a cell type"
-        )
+        raise InvalidInputError(f"2 to {MOST_TYPES:,} cell types", number, "choose an annotation such as a cell type")
     return Annotation(name, codes, types)
 
 
@@ -369,7 +367,7 @@ def check_reference(reference: str, variables: Mapping[str, Sequence[Any]]) -> s
         if reference in labels:
             return name
     every = sorted({one for labels in groups.values() if len(labels) <= MOST_GROUPS for one in labels})
-    return find(reference, every, f"{argument('reference')} to be a group of a variable that is examined")
+    return find(reference, every, f"{the_argument('reference')} to be a group of an examined variable")
 
 
 def contrast_cells(
@@ -391,7 +389,8 @@ def contrast_cells(
     """Find the cell types that differ between two groups of samples, and the contribution of each type to the distance.
 
     The share of each type in each sample is exact, even if a landmark approximates cells of several types. The
-    contribution of a cell is added to the type of the cell, with the value of the witness at the cell's landmark.
+    contribution of each cell is computed from the witness at the landmark of the cell, and added to the type of the
+    cell.
 
     Parameters
     ----------
@@ -406,17 +405,17 @@ def contrast_cells(
         Name of the variable that holds the groups.
     group, reference
         Names of the two groups. By default, the reference is the group with a name such as control, healthy or
-        untreated, else the first group of an ordered category. The group is then the largest other group. Without such
-        a reference, two groups are sorted by name, and the first is compared with the second. With more than
-        two groups, the largest group is compared with all other groups combined.
+        untreated, else the first group of an ordered category. The group is then the largest other group. If neither
+        kind of reference exists, two groups are sorted by name, and the first is compared with the second. With more
+        than two groups, the largest group is then compared with all other groups combined.
     blocks
         ``(n_samples,)``: block of each sample, such as the patient. If all samples of every block are in one group,
         the samples of each block are averaged; otherwise samples are compared within blocks.
     cells
         Cells of the samples and the landmark of each cell; None if the points of the graph are the cells.
     features, feature_names
-        ``(n_cells, n_features)``, dense or sparse: values of markers or genes, one row for each cell of the annotation;
-        and names of the markers or genes, which are tested for differences within each type.
+        Values of features such as genes, ``(n_cells, n_features)``, dense or sparse, with one row for each cell of the
+        annotation; and the names of the features. Features are tested for differences within each type.
     unadjusted
         Names of covariates for which the study adjusts, but for which these tests cannot adjust. With such covariates,
         no type is reported as different.
@@ -554,7 +553,7 @@ def cluster_cells(
 ) -> Annotation:
     r"""Cluster the cells of a cohort by k-means on the features that the distances use.
 
-    The centers are the best of five runs from k-means++ on up to 20,000 cells, drawn from all samples. Every cell is
+    The centers are the best of five runs of k-means++ on up to 20,000 cells, drawn from all samples. Every cell is
     then assigned to its nearest center, in blocks. Sample metadata are not used, so tests of the clusters have the
     correct false-positive rate. The result does not depend on blocks or threads.
 
@@ -595,7 +594,9 @@ def cluster_cells(
     different = len(np.unique(drawn, axis=0))
     if different < n_clusters:
         raise InvalidInputError(
-            f"{argument('clusters')} of at most {different}, the number of different cells", str(n_clusters)
+            f"at most {counted(different, 'cluster')}, one for each distinct cell",
+            str(n_clusters),
+            f"lower {the_argument('clusters')}",
         )
     # Imported here, because the import takes a while.
     from sklearn.cluster import KMeans
@@ -670,7 +671,7 @@ class SampleComposition(ReadOnlyArrays):
         most
             Number of types to keep. If only one further type exists, it is kept too.
         """
-        count = check_integer("most", most, minimum=1)
+        count = check_integer("the argument most", most, minimum=1)
         if len(self.types) <= count + 1:
             return self
         rest = f"other ({counted(len(self.types) - count, 'type')})"

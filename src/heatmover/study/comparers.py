@@ -33,7 +33,7 @@ class Compared(NamedTuple):
     comparison
         Comparison of the samples.
     annotation
-        Type of each cell, or of each group of cells with one type at one landmark; None if types were not requested.
+        Type of each cell, or of each group of cells that share a type and a landmark; None if types were not requested.
     cells
         Samples as masses of cells (or of groups of cells), with the landmark of each cell; None if the points of the
         graph are the cells.
@@ -109,7 +109,7 @@ class Comparer(Protocol):
 def draw_equally(
     cohort: Cohort, kept: Intp, annotation: Annotation | None, parameters: StudyParameters, progress: Progress
 ) -> tuple[Cohort, Intp, Annotation | None, EqualDraw | None]:
-    """Draw equally many cells of every sample if ``parameters`` request a draw; otherwise change nothing.
+    """Draw the same number of cells from every sample if ``equal_cells`` is set; otherwise change nothing.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class InMemory:
     Attributes
     ----------
     n_jobs
-        Number of threads; None for all cores. Results do not depend on it.
+        Number of threads; None for all cores. Results do not depend on this number.
 
     Examples
     --------

@@ -56,7 +56,7 @@ from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.metrics import spearman
 from heatmover.statistics.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
-from heatmover.study.parameters import BIASES, UNITS, Units, check_landmarks
+from heatmover.study.parameters import BIASES, UNITS, Units, check_landmarks, the_argument
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 
@@ -73,7 +73,7 @@ PAIRS = 64
 # Largest number of samples for which the distances of all pairs are computed; the distances then take 3 GB.
 MOST_SAMPLES = 20_000
 NEAREST_INSTEAD = (
-    "in Python, embed them with DiffusionEMD(graph).fit_transform, and find their nearest samples with hm.nearest"
+    "in Python, embed the samples with DiffusionEMD(graph).fit_transform, and find nearest samples with hm.nearest"
 )
 # Masses of the points of a sample count as equal if their relative difference is at most this rounding error.
 ALIKE = 1e-9
@@ -93,29 +93,30 @@ def check_units(units: object) -> None:
 
 
 def check_enough_samples(n_samples: int, n_scales: int = 1) -> int:
-    """Return the number of pairs whose exact distance is computed, or raise if there are too few samples for units.
+    """Return the number of pairs whose exact distance is computed; raise if samples are too few to calibrate units.
 
     Parameters
     ----------
     n_samples
         Number of samples to compare.
     n_scales
-        Number of scales of the model; each scale needs two pairs. Default 1: the number of scales is not known yet.
+        Number of scales of the model; each scale needs two pairs. The default 1 is for checks before the scales are
+        chosen.
     """
     fewest, n_pairs = max(FEWEST, 2 * n_scales), n_samples * (n_samples - 1) // 2
     if n_pairs < fewest:
         least = next(m for m in range(2, 2 * fewest) if m * (m - 1) // 2 >= fewest)
         raise InvalidInputError(
-            f"at least {counted(least, 'sample')} for {argument('units')}, which need the exact distances of at least "
-            f"{counted(fewest, 'pair')}",
+            f"at least {counted(least, 'sample')} for {the_argument('units')}, which needs the exact distances of at "
+            f"least {counted(fewest, 'pair')}",
             f"{n_samples}",
-            f"leave {argument('units')} out",
+            f"leave out {the_argument('units')}",
         )
     return min(PAIRS, n_pairs)
 
 
 class Intervals(NamedTuple):
-    """Confidence intervals of all distances, pointwise for each pair.
+    """Pointwise confidence intervals of the distances of all pairs.
 
     Attributes
     ----------
@@ -144,7 +145,7 @@ class Intervals(NamedTuple):
 @final
 @dataclass(frozen=True)
 class LandmarkAgreement:
-    """Agreement between distances through landmarks and distances on a graph over points; ``print`` shows it.
+    """Agreement between distances computed with landmarks and distances on a graph over points; ``print`` shows it.
 
     Attributes
     ----------
@@ -210,12 +211,12 @@ class Comparison(ReadOnlyArrays):
         ``"raw"``: distances are not corrected. ``"corrected"``: small-sample bias was removed from distances and
         embedding.
     uncertainty
-        Sampling noise in the unit of the embedding, or None if it was not assessed. `intervals` and `noise_floor` are
+        Sampling noise in the unit of the embedding; None if noise was not assessed. `intervals` and `noise_floor` are
         in the unit of the distances.
     measures
         The samples as masses over the points of the graph, ``(n_samples, n_points)``.
     drawn
-        The draw of equally many cells from every sample; None if all cells are used.
+        Random draw of the same number of cells from every sample; None if all cells are used.
     calibration
         Conversion of the distances to real units: pairs with their exact distances, errors and curve; None without
         units.
@@ -268,8 +269,8 @@ class Comparison(ReadOnlyArrays):
         """
         if self.uncertainty is None:
             raise InvalidInputError(
-                "a comparison with sampling noise",
-                "that noise was not assessed",
+                "a comparison that assessed sampling noise",
+                "that this comparison did not",
                 f"compare with {argument('n_bootstrap', 200)} or {argument('bias', 'corrected')}",
             )
         return float(self._in_units(np.array(self.uncertainty.noise_floor(n_cells, other))))
@@ -285,7 +286,11 @@ class Comparison(ReadOnlyArrays):
 
     @property
     def test_distances(self) -> Float64:
-        """Return distances for permutation tests, ``(n_samples, n_samples)``; corrected distances have equal noise."""
+        """Return distances for permutation tests, ``(n_samples, n_samples)``.
+
+        If distances are corrected, the samples are first scaled to equal variance, so that tests do not depend on the
+        numbers of cells.
+        """
         corrected = self.bias == "corrected" and self.uncertainty is not None
         return self.uncertainty.test_distances if corrected else self.distances  # type: ignore[union-attr]
 
@@ -512,7 +517,7 @@ def compare(
     Parameters
     ----------
     points
-        ``(n_points, n_dimensions)``, finite; or a `Graph` over the points that was built in another way.
+        ``(n_points, n_dimensions)``, finite; or an existing `Graph` over the points.
     labels
         ``(n_points,)``: sample of each point; or `Measures`, to name or select samples, or to weight their points. At
         least two samples.
@@ -520,8 +525,8 @@ def compare(
         Number of neighbors of each point in the graph; a given `Graph` is not changed.
     landmarks
         Number of landmarks (centers of k-means) that approximate the points; see `Landmarks`. None for no landmarks.
-        ``"auto"``: 4,000 for more than 100,000 points. The loss of accuracy is reported in ``landmark_agreement`` of
-        the result.
+        ``"auto"``: 4,000 for more than 100,000 points, otherwise none. The attribute ``landmark_agreement`` of the
+        result reports the loss of accuracy.
     model
         A `DiffusionEMD` without a graph, to change its settings. The model is copied and stays unfitted.
     equal_cells
@@ -540,7 +545,8 @@ def compare(
     random_state
         Seed of the draw, of the search for neighbors and, unless ``model`` is given, of the choice of scales.
     n_jobs
-        Number of threads; None for the setting of ``model``, whose default is all cores. Results do not depend on it.
+        Number of threads; None for the setting of ``model``, whose default is all cores. Results do not depend on this
+        number.
     progress
         Receives the stages "find neighbors", "choose scales", "diffuse measures" and "compare". Landmarks add "find
         landmarks" and "measure the agreement", units add "calibrate units", and ``bias`` or ``n_bootstrap`` add "assess
@@ -639,7 +645,7 @@ def compare_nodes(
     approximation
         Landmarks and the points that they approximate; None if the nodes are the points themselves.
     drawn
-        Draw of equally many cells from every sample; None if all cells are used.
+        Random draw of the same number of cells from every sample; None if all cells are used.
     n_neighbors, bias, n_bootstrap, units, random_state, progress
         As in `compare`.
     """
@@ -758,7 +764,7 @@ def fit_samples(
 def _draw_equally(
     places: Any, measures: Measures, equal_cells: bool | int, random_state: int | None
 ) -> tuple[Any, Measures, EqualDraw]:
-    """Draw equally many points of every sample; return the points or graph, measures over them, and the draw."""
+    """Draw the same number of points from every sample; return points or graph, measures over them, and the draw."""
     masses, seed = measures.masses, hash_seed(random_state)
     sizes = np.diff(masses.indptr).astype(np.int64)
     count = equal_count(equal_cells, sizes, measures.names, can_leave_out=False)
@@ -834,9 +840,9 @@ def check_model(model: object, *, random_state: int | None, n_jobs: int | None) 
     if model is None:
         model = DiffusionEMD(random_state=random_state)
     if not isinstance(model, DiffusionEMD):
-        raise InvalidInputError("model to be a DiffusionEMD", type(model).__name__)
+        raise InvalidInputError("the argument model to be a DiffusionEMD", type(model).__name__)
     if model.graph is not None:
-        raise InvalidInputError("model without a graph", repr(model.graph), "pass the graph instead of the points")
+        raise InvalidInputError("a model without a graph", repr(model.graph), "pass the graph instead of the points")
     copy: DiffusionEMD = clone(model)
     if n_jobs is not None:
         copy.set_params(n_jobs=n_jobs)
@@ -854,12 +860,11 @@ def landmark_agreement(
     model: DiffusionEMD | None = None,
     random_state: int | None = 0,
 ) -> LandmarkAgreement:
-    """Measure how well distances through landmarks agree with distances on a graph over the points themselves.
+    """Measure how well distances computed with landmarks agree with distances on a graph over the points.
 
     The same number of points, at least 50, is drawn from every sample; smaller samples contribute all their points. If
-    there are too many samples, only a random selection of them is used. The samples are compared twice, on a graph over
-    the drawn points and through the landmarks of these points, so that a difference is due to the landmarks and not to
-    chance.
+    there are too many samples, only a random selection of them is used. The drawn points are compared twice: on a graph
+    over these points, and with their landmarks. A difference is therefore due to the landmarks and not to chance.
 
     The result measures the loss relative to a graph over the drawn points. It does not measure the loss relative to a
     graph over all points, which would be finer.
@@ -962,7 +967,7 @@ def place_landmarks(
         raise InvalidInputError(
             "points, from which landmarks are computed",
             "a Graph",
-            f"give the points, or leave {argument('landmarks')} out",
+            f"give the points, or leave out {the_argument('landmarks')}",
         )
     progress.stage("find landmarks", 1)
     try:

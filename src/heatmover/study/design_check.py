@@ -26,7 +26,8 @@ Kind = Literal[
 ]  # fmt: skip
 GRAVITY = get_args(Kind)  # the most serious kind first
 
-# Column names of sample donors, of technical variables such as batches, and of properties of donors or samples.
+# Patterns of column names: donors of samples, technical variables such as batches, properties of donors or samples, and
+# identifiers.
 GIVERS = re.compile(
     r"patient|donor|subject|individual|participant|person|volunteer|mouse|animal|litter|twin|famil|^ind(iv)?$|^pair(_?id)?$"
 )
@@ -38,8 +39,8 @@ OF_GIVERS = re.compile(
     r"type|group|class|status|condition|tissue|source|sex|age$|stage|treat|disease|date|time|response"
 )
 IDENTIFIERS = re.compile(r"(^|[_ .-])(id|number|no|nr|code)$")
-# A variable without the name of a donor is still treated as a donor if it has at least the first number of values, and
-# each value has at least two samples and at most the second number.
+# A variable whose name does not suggest a donor is still treated as a donor if it has at least ``FEWEST_GIVERS``
+# values, each with two to ``MOST_OF_A_GIVER`` samples.
 FEWEST_GIVERS, MOST_OF_A_GIVER = 6, 4
 FEWEST_SAMPLES = 4
 # An association is reported if its strength is at least the threshold of its kind, and its p-value is at most ``SURE``.
@@ -63,7 +64,7 @@ class DesignRemark(NamedTuple):
         ``"confounded"``: no adjustment can separate the variables. ``"alias"``: the variables divide the samples in the
         same way, so their tests are identical. ``"pseudo-replicated"``: a variable is the same in all samples of a
         patient. ``"paired"``, ``"block"``: a variable marks dependent samples, such as the samples of a patient.
-        ``"nested"``: the groups of one variable are subdivisions of the groups of another. ``"partly confounded"``: two
+        ``"nested"``: the groups of one variable subdivide the groups of another variable. ``"partly confounded"``: two
         variables are associated. ``"reading"``: numbers may be codes of groups, or groups may be numbers.
         ``"constant"``: a variable has one value only.
     variables
@@ -394,7 +395,7 @@ def _nested(columns: Sequence[_Column]) -> Iterator[DesignRemark]:
         if not _shared(first, second):
             continue
         for fine, coarse in ((first, second), (second, first)):
-            # If nearly every group has one sample, variables are nested by chance.
+            # With fewer than two samples per group on average, variables may be nested by chance.
             if 2 * len(fine.groups) > fine.known.sum() or not _determines(fine, coarse):
                 continue
             names = (fine.name, coarse.name)

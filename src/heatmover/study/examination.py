@@ -15,7 +15,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import LabelNames, RandomState, check_integer
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
-from heatmover.errors import InvalidInputError, Sentence, argument
+from heatmover.errors import InvalidInputError, Sentence
 from heatmover.measures import is_missing
 from heatmover.statistics import (
     Design,
@@ -40,7 +40,7 @@ from heatmover.statistics.permutations import (
     restrict,
 )
 from heatmover.statistics.tests import Separation, explained_interval, separate
-from heatmover.study.parameters import check_readings
+from heatmover.study.parameters import check_readings, the_argument
 
 # With fewer samples, no test is possible.
 FEWEST_SAMPLES = 4
@@ -90,7 +90,7 @@ def as_numbers(name: object, values: Sequence[Any]) -> list[Any]:
     >>> as_numbers("stage", ["II"])
     Traceback (most recent call last):
         ...
-    heatmover.errors.InvalidInputError: Expected numbers in 'stage', a column in numeric, found 'II'; ...
+    heatmover.errors.InvalidInputError: Expected numbers in 'stage', a column named in the argument ...
     """
     return [value if is_missing(value) else _number(name, value) for value in values]
 
@@ -107,9 +107,9 @@ def _number(name: object, value: Any) -> Any:
         number = np.nan
     if np.isnan(number):
         raise InvalidInputError(
-            f"numbers in {quoted(name)}, a column in {argument('numeric')}",
+            f"numbers in {quoted(name)}, a column named in {the_argument('numeric')}",
             quoted(value),
-            f"correct the value or leave the column out of {argument('numeric')}",
+            f"correct the value, or leave the column out of {the_argument('numeric')}",
         )
     return number
 
@@ -200,7 +200,7 @@ class Pairs:
 
     @property
     def share(self) -> str:
-        """Return the explained share in percent, clipped to [0, 100], which non-Euclidean distances can exceed."""
+        """Return the explained share in percent, clipped to [0, 100]; non-Euclidean distances can exceed this range."""
         return percent(min(max(self.explained, 0.0), 1.0))
 
     def describe(self) -> str:
@@ -224,7 +224,7 @@ class Pairs:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Finding:
-    """Association of one variable with the distances; ``print`` shows it in sentences.
+    """Association of one variable with the distances; ``print`` shows sentences.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class Finding:
     blocks
         How blocks restrict the permutations. ``"whole"``: the variable is constant within blocks, and whole blocks are
         permuted. ``"within"``: samples are permuted within blocks. ``"whole within"``: blocks of one variable are
-        permuted within blocks of another. Empty without blocks.
+        permuted within blocks of another variable. Empty without blocks.
     note
         Notes on the finding, in sentences; may be empty.
     explained
@@ -513,16 +513,18 @@ def examine(
     matrix = check_distances(distances)
     displayed = matrix if shown is None or shown is distances else check_distances(shown)
     if displayed.shape != matrix.shape:
-        raise InvalidInputError(f"shown to have the shape of the distances, {matrix.shape}", f"{displayed.shape}")
+        raise InvalidInputError(
+            f"the argument shown to have the shape of the distances, {matrix.shape}", f"{displayed.shape}"
+        )
     check_integer("n_permutations", n_permutations, minimum=1)
     columns = _columns("variables", variables, len(matrix))
     covariates = {} if adjust is None or isinstance(adjust, Design) else _columns("adjust", adjust, len(matrix))
     read = {**covariates, **columns}
     check_readings(numeric, categorical)
     for name in numeric:
-        read[name] = as_numbers(name, read[find(name, read, "every name in numeric to be a variable")])
+        read[name] = as_numbers(name, read[find(name, read, "every name in the argument numeric to be a variable")])
     for name in categorical:
-        read[name] = as_groups(read[find(name, read, "every name in categorical to be a variable")])
+        read[name] = as_groups(read[find(name, read, "every name in the argument categorical to be a variable")])
     if covariates:
         adjust = design_of({name: read[name] for name in covariates}, numeric=numeric)
     design = as_design(adjust, len(matrix)) if isinstance(adjust, Design) else None
@@ -552,7 +554,7 @@ def _examine(
     *,
     numeric: bool,
 ) -> Finding:
-    """Test a variable on the first matrix, and describe its groups by the second; ``held``: blocks and covariates."""
+    """Test a variable on the first matrix, describe its groups by the second one; ``held``: blocks, covariates."""
     known, kept = known_values(values)
     kind, n_missing = kind_of(kept, numeric=numeric), int((~known).sum())
     tested, displayed = (matrix[np.ix_(known, known)] for matrix in matrices)
@@ -733,7 +735,7 @@ def _as_read(name: str, values: list[Any], numeric: bool) -> list[Any]:
 def check_adjusted(
     name: str, values: Sequence[object], design: Design, *, blocks: Any | None = None, numeric: bool = False
 ) -> None:
-    """Raise if a variable cannot be tested with covariates held fixed, or is constant within some blocks.
+    """Raise if a variable cannot be tested with covariates held fixed, or within some of its blocks.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 from heatmover._base.validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._base.words import find_all, listed
 from heatmover.cohort.draw import check_equal_cells
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.statistics.designs import formula_names
 
 # Headings under which the command line lists parameters.
@@ -87,6 +87,21 @@ def check_described(value: Any) -> None:
             object.__setattr__(value, name, parameter.check(name, given))
 
 
+def the_argument(name: str) -> str:
+    """Return the marked name of an argument, after the words "the argument" for Python users.
+
+    Names such as "cells" are also plain nouns, and an error would be ambiguous without these words.
+
+    Examples
+    --------
+    >>> raise InvalidInputError(f"{the_argument('variables')} to be a list of names", "'age'")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected the argument variables to be a list of names, found 'age'.
+    """
+    return f"{in_python('the argument ')}{argument(name)}"
+
+
 def check_whole(minimum: int) -> Check:
     """Return a check for whole numbers of at least ``minimum``."""
     return lambda name, value: check_integer(name, value, minimum=minimum)
@@ -107,7 +122,8 @@ def check_readings(numeric: Collection[str], categorical: Collection[str]) -> No
     both = [name for name in numeric if name in set(categorical)]
     if both:
         raise InvalidInputError(
-            f"every variable in only one of {argument('numeric')} and {argument('categorical')}",
+            f"every variable in only one of {in_python('the arguments ')}{argument('numeric')} and "
+            f"{argument('categorical')}",
             f"{listed(both)} in both",
         )
 
@@ -115,7 +131,7 @@ def check_readings(numeric: Collection[str], categorical: Collection[str]) -> No
 def _names(name: str, names: object) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         advice = f"write [{names!r}]" if isinstance(names, str) else ""
-        raise InvalidInputError(f"{argument(name)} to be a list of names", repr(names), advice)
+        raise InvalidInputError(f"{the_argument(name)} to be a list of names", repr(names), advice)
     for each in names:
         check_word(name, each)
     return tuple(dict.fromkeys(names))
@@ -126,7 +142,7 @@ def _block(name: str, block: object) -> str | tuple[str, ...] | None:
     if isinstance(block, str):
         return block
     if not isinstance(block, Sequence):
-        raise InvalidInputError(f"{argument(name)} to be a name or a list of names", repr(block))
+        raise InvalidInputError(f"{the_argument(name)} to be a name or a list of names", repr(block))
     names = _names(name, block)
     return names if len(names) > 1 else names[0] if names else None
 
@@ -136,7 +152,7 @@ def check_landmarks(name: str, landmarks: object) -> Any:
     if landmarks is None or (isinstance(landmarks, str) and landmarks == "auto"):
         return landmarks
     if isinstance(landmarks, str):
-        raise InvalidInputError(f"{argument(name)} to be a whole number, 'auto' or none", repr(landmarks))
+        raise InvalidInputError(f"{the_argument(name)} to be a whole number, 'auto' or none", repr(landmarks))
     return check_integer(name, landmarks, minimum=1)
 
 
@@ -205,8 +221,8 @@ class StudyParameters:
         Number of landmarks that approximate the cells; None for no landmarks. ``"auto"``: 4,000 for more than 100,000
         cells.
     equal_cells
-        Number of cells to draw from every sample, so that all samples have equal noise; True for the size of the
-        smallest sample in the study.
+        Number of cells to draw from every sample, so that sampling noise is equal in all samples; True for the size of
+        the smallest sample in the study.
     bias, n_bootstrap
         As in `heatmover.compare`, but small-sample bias is removed by default. Confidence intervals need at least 10
         replicates.
@@ -243,8 +259,8 @@ class StudyParameters:
         "tested with the other terms held fixed.")
     align_batch: str | None = described(
         None, "--align-batch", "COLUMN", METHOD, check=check_word,
-        help="Batch column: subtract batch shifts from the cells before the comparison; differences by "
-        f"{argument('variables')} remain.")
+        help="Batch column: subtract batch shifts from the cells before the comparison; differences "
+        f"associated with {argument('variables')} are kept.")
     anchors: str | None = described(
         None, "--anchors", "COLUMN", METHOD, check=check_word,
         help="Column identifying technical replicates shared across batches; "
@@ -252,13 +268,13 @@ class StudyParameters:
     cells: str | None = described(
         None, "--cells", "COLUMN|auto", TESTS, check=check_word,
         help="Cell-type column, or auto for clusters: find the types that differ between the groups of the first "
-        f"{argument('variables')}.")
+        "categorical variable.")
     clusters: int | None = described(
         None, "--clusters", "N", TESTS, shown=f"10 with {argument('cells', 'auto')}", check=check_whole(2),
         help="Cluster the cells into N clusters and use them as cell types.")
     cell_map: str = described(
         "auto", "--cell-map", "KEY|pca|umap|none", TESTS, check=check_word,
-        help="Embedding on which the report shows where groups differ; auto: the file's UMAP or t-SNE, if it has one.")
+        help="Embedding on which the report shows where groups differ; auto: the UMAP or t-SNE of the file, if any.")
     reference: str | None = described(
         None, "--reference", "GROUP", TESTS, check=check_word,
         shown="control, healthy ..., or the first of an ordered category",
@@ -292,8 +308,8 @@ class StudyParameters:
         help="Bootstrap replicates for a confidence interval of every distance; at least 10.")
     units: Units = described(
         None, "--units", "euclidean|geodesic", METHOD, shown="arbitrary", check=check_one_of(*UNITS),
-        help="Convert distances to the unit of the features, calibrated by the exact distances of up to 64 pairs of "
-        "samples, along straight lines or graph paths.")
+        help="Convert distances to the unit of the features, by the exact distances of up to 64 pairs of samples; mass "
+        "moves along straight lines or graph paths.")
     n_permutations: int = described(
         999, "--permutations", "N", TESTS, check=check_whole(1), help="Permutations per test.")
     random_state: int = described(
@@ -307,44 +323,46 @@ class StudyParameters:
         both = [name for name in self.variables or () if name in self.adjust]
         if both and len(both) == len(self.variables or ()):
             raise InvalidInputError(
-                f"a variable to test in {argument('variables')} that is not a covariate",
-                f"{listed(both)} in {argument('adjust')} too",
+                "a variable to test that is not also a covariate",
+                f"{listed(both)} in {in_python('the arguments ')}{argument('variables')} and {argument('adjust')}",
                 f"leave {'it' if len(both) == 1 else 'them'} out of one of the two",
             )
         tied = [name for name in self.blocks if name in self.adjust]
         if tied:
             raise InvalidInputError(
-                f"different columns in {argument('block')} and {argument('adjust')}",
+                f"different columns in {in_python('the arguments ')}{argument('block')} and {argument('adjust')}",
                 f"{listed(tied)} in both",
                 f"leave {'it' if len(tied) == 1 else 'them'} out of one of the two",
             )
         if self.clusters is not None and self.cells not in (None, "auto"):
             raise InvalidInputError(
-                f"either {argument('cells')} or {argument('clusters')}",
+                f"only one of {in_python('the arguments ')}{argument('cells')} and {argument('clusters')}",
                 f"{argument('cells', self.cells)} and {argument('clusters', self.clusters)}",
             )
         if self.reference is not None and self.cells is None and self.clusters is None:
             raise InvalidInputError(
-                f"{argument('cells')} with {argument('reference')}, the reference group of the comparison by cell type",
-                f"{argument('reference')} alone",
-                f"name an annotation of the cells in {argument('cells')}",
+                f"{the_argument('cells')} together with {argument('reference', self.reference)}, the reference group "
+                "of the comparison of cell types",
+                f"{argument('reference', self.reference)} alone",
+                f"set {the_argument('cells')} to the column with the type of each cell",
             )
         for name in ("variables", "adjust"):
             if self.formula is not None and getattr(self, name):
                 raise InvalidInputError(
-                    f"{argument('formula')} alone, which names the variables to test and to hold fixed",
-                    f"{argument(name)} as well",
-                    f"leave out either {argument(name)} or the formula",
+                    f"{the_argument('formula')} alone, because a formula names all variables to test and to hold fixed",
+                    f"{the_argument(name)} as well",
+                    f"leave out either {the_argument(name)} or the formula",
                 )
         if self.anchors is not None and self.align_batch is None:
             raise InvalidInputError(
-                f"{argument('align_batch')} with {argument('anchors')}", "none", "name the batch column"
+                f"{argument('align_batch')} together with {the_argument('anchors')}", "none", "name the batch column"
             )
         if self.align_batch is not None and self.anchors is None and not self.kept_variables:
             raise InvalidInputError(
-                f"{argument('variables')} whose differences {argument('align_batch')} keeps, such as the condition",
+                f"{the_argument('variables')} to name variables whose differences {argument('align_batch')} keeps, "
+                "such as the condition",
                 "none",
-                f"name {argument('variables')} or {argument('anchors')}",
+                f"give {the_argument('variables')} or {argument('anchors')}",
             )
 
     @property
@@ -385,7 +403,7 @@ class StudyParameters:
             return cls(**changes)
         if not isinstance(parameters, cls):
             raise InvalidInputError(
-                "parameters to be StudyParameters",
+                "the argument parameters to be StudyParameters",
                 type(parameters).__name__,
                 "pass StudyParameters, or each parameter by name",
             )

@@ -59,10 +59,10 @@ from heatmover.study.examination import (
     label,
     read_variables,
 )
-from heatmover.study.parameters import StudyParameters
+from heatmover.study.parameters import StudyParameters, the_argument
 from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
-# Names of the parameters that `study_comparison` accepts; all others concern the comparison.
+# Names of the parameters that `study_comparison` accepts; all other parameters concern the comparison.
 TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
 # Warn if the Spearman correlation between the number of cells and the distance to the nearest sample is below this
 # value. Small samples look distant by chance alone: in kidney biopsies of 2 to 415 glomeruli, the correlation is -0.8.
@@ -93,7 +93,7 @@ class Study:
         Cell types that differ between the groups of the first categorical variable; None without an annotation of
         cells.
     about_noise
-        Sampling noise of the distances, in sentences; empty if it was not assessed.
+        Sampling noise of the distances, in sentences; empty if noise was not assessed.
     design
         With a formula: variation that each term explains with all other terms held fixed. Without a formula: variation
         explained by the covariates, and additional variation explained by the first tested variable. None without
@@ -133,7 +133,7 @@ class Study:
         return block if isinstance(block, str) else " and ".join(block)
 
     def paired_samples(self) -> tuple[str, list[list[int]]]:
-        """Return the name and the pairs of the first block variable that divides all samples into pairs; else empty."""
+        """Return the name and the pairs of the first block variable that divides all samples into pairs, or nothing."""
         for name, values in self.blocks.items():
             members: dict[str, list[int]] = {}
             for place, value in enumerate(values):
@@ -464,8 +464,8 @@ def study_comparison(
     blocks, progress
         As in `examine`.
     **changes
-        Parameters by name: ``adjust`` and ``formula`` of these variables, ``reference``, ``numeric``,
-        ``categorical``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
+        Parameters by name: ``adjust``, ``formula``, ``reference``, ``numeric``, ``categorical``, ``n_permutations``,
+        ``random_state``; see `heatmover.study.StudyParameters`. ``adjust`` and ``formula`` refer to ``variables``.
 
     Examples
     --------
@@ -499,7 +499,9 @@ def study_comparison(
     table = read_variables(table, asked.numeric, asked.categorical)
     for name in asked.design:
         find(
-            name, chosen, f"a column of sample metadata in {argument('adjust' if asked.formula is None else 'formula')}"
+            name,
+            chosen,
+            f"a column of sample metadata in {the_argument('adjust' if asked.formula is None else 'formula')}",
         )
     chosen = list(asked.design) if asked.formula is not None else [name for name in chosen if name not in asked.adjust]
     if asked.reference is not None:
@@ -632,7 +634,7 @@ def _named(cells: Any, n_points: int) -> Annotation:
     """Return the type of each point as an annotation; its default name is "cell type"."""
     if isinstance(cells, Mapping):
         if len(cells) != 1:
-            raise InvalidInputError("cells: one annotation", f"{len(cells)}")
+            raise InvalidInputError("one annotation in the argument cells", f"{len(cells)}")
         ((name, values),) = cells.items()
         return annotate(str(name), values, n_points)
     name = getattr(cells, "name", None)
@@ -757,7 +759,7 @@ def check_components(affinity: Any, cells: Float64) -> None:
             "a connected graph",
             f"{counted(n_components, 'component')}, with {outside:.0%} of the cells outside the largest",
             f"raise {argument('n_neighbors')}, remove outliers, or continue with {argument('allow_components', True)}, "
-            "which never moves mass between components",
+            "although mass never moves between components",
         )
 
 
@@ -787,13 +789,14 @@ def _size_notes(comparison: Comparison) -> Iterator[str]:
     correlation = float(np.asarray(np.corrcoef(ranks))[0, 1])
     if correlation < SIZE_MATTERS:
         small = int((sizes < SMALL_SAMPLE).sum())
-        few = f"; {counted(small, 'sample')} {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE}" if small else ""
+        few = f", and {small} of them {verb(small, 'has', 'have')} fewer than {SMALL_SAMPLE}" if small else ""
         remedy = f"{argument('bias', 'corrected')} removes the bias, " if comparison.bias == "raw" else ""
         yield Sentence(
             "Small samples look artificially distant: the fewer cells a sample has, the further away is its nearest "
-            f"sample (Spearman {correlation:.2f}; {sizes.min()} to {counted(int(sizes.max()), 'cell')}{few}). This "
-            f"bias may explain part of any difference. {remedy}{argument('equal_cells', True)} draws equally many "
-            f"cells from every sample, and {argument('min_cells')} leaves small samples out."
+            f"sample (Spearman {correlation:.2f}). The samples have {sizes.min()} to "
+            f"{counted(int(sizes.max()), 'cell')}{few}. This bias may explain part of any difference. "
+            f"{remedy}{argument('equal_cells', True)} draws the same number of cells from every sample, and "
+            f"{argument('min_cells')} leaves small samples out."
         )
 
 

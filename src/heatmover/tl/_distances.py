@@ -75,7 +75,8 @@ def sample_distances(
         `heatmover.compare`.
     units
         ``"euclidean"`` or ``"geodesic"``: return distances in the unit of the representation, as in
-        `heatmover.compare`. Units cannot be combined with ``neighbors_key``, because that graph has no lengths.
+        `heatmover.compare`. Units cannot be combined with ``neighbors_key``, because an existing graph has no
+        lengths.
     random_state, n_jobs
         As in `heatmover.compare`.
     key_added
@@ -97,7 +98,7 @@ def sample_distances(
           ``(n_samples, n_samples)``, and the confidence level ``"confidence"``;
         - ``"units"``, if ``units`` are given: unit, number of pairs with exact distances, errors, and the ``"knots"``
           and ``"values"`` of the curve that converts L1 distances of the embedding to units;
-        - ``"landmarks"``, if landmarks were used: number of landmarks, and the error that they cause;
+        - ``"landmarks"``, if landmarks were used: number of landmarks, and their agreement with the cells;
         - ``"drawn"``, if ``equal_cells`` is given: number of cells drawn from each sample and in total;
         - ``"params"``: the parameters.
 

@@ -153,7 +153,7 @@ def explain(
     names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
     annotated = None
     if annotation is not None:
-        find(annotation, list(adata.obs.columns), "annotation to be a column of obs")
+        find(annotation, list(adata.obs.columns), "the argument annotation to be the name of a column of obs")
         annotated = annotate(annotation, adata.obs[annotation], adata.n_obs)
     given = _features(adata, features, annotation)
     result, cells = _again(adata, stored)
@@ -227,7 +227,7 @@ def _samples(adata: Any, stored: Mapping[str, Any], sample_key: str | None) -> L
 
 def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list[Any]:
     """Return the value of each sample in a column, None if missing, or raise if the column varies within samples."""
-    find(column, list(adata.obs.columns), f"{argument} to be a column of obs")
+    find(column, list(adata.obs.columns), f"the argument {argument} to be the name of a column of obs")
     codes, uniques = factorize(adata.obs[column])
     first = codes[samples.first]
     varying = np.unique(samples.codes[codes != first[samples.codes]])
@@ -264,14 +264,15 @@ def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -
     if names is None:
         return None
     if isinstance(names, str) or not len(names):
-        raise InvalidInputError("features to be a list of variable names", repr(names))
+        raise InvalidInputError("the argument features to be a list of variable names", repr(names))
     if annotation is None:
         raise InvalidInputError(
             "annotation= with features=, because features are compared within each type",
             "features= alone",
             "name a column of obs",
         )
-    find_all(names, [str(name) for name in adata.var_names], "features to be variable names")
+    known = [str(name) for name in adata.var_names]
+    find_all(names, known, "every name in the argument features to be one of var_names")
     return adata[:, list(names)].X
 
 

@@ -32,8 +32,8 @@ from heatmover.study.comparison import Comparison
 # Default key of ``.uns`` for results; an AnnData with samples as rows is recognized by this key.
 KEY = "heatmover"
 MAPS = ("mds", "diffusion", "phate", "umap")
-# Largest embedding in bytes to store. A larger embedding could take more space than the cells: for 100 samples and ten
-# scales, it takes 400 MB on a graph over 100,000 cells, and 16 MB on 4,000 landmarks.
+# Size in bytes of the largest embedding that is stored. A larger embedding could take more space than the cells: for
+# 100 samples and ten scales, an embedding takes 400 MB on a graph over 100,000 cells, and 16 MB on 4,000 landmarks.
 LARGEST_EMBEDDING = 64_000_000
 
 
@@ -179,7 +179,7 @@ def unpack(adata: Any, key: str) -> Mapping[str, Any]:
         raise InvalidInputError(
             "an AnnData with distances between samples", "none in uns", "call hm.tl.sample_distances(adata, ...) first"
         )
-    stored: Mapping[str, Any] = adata.uns[find(key, ours, "key to name results of hm.tl.sample_distances")]
+    stored: Mapping[str, Any] = adata.uns[find(key, ours, "the argument key to name results of hm.tl.sample_distances")]
     return stored
 
 
@@ -226,7 +226,7 @@ def composed(adata: Any, key: str, annotation: str) -> SampleComposition:
         Column of ``.obs`` with the type of each cell.
     """
     stored = unpack(adata, key)
-    name = find(annotation, list(adata.obs.columns), "cells to be a column of obs")
+    name = find(annotation, list(adata.obs.columns), "the argument cells to be the name of a column of obs")
     labels = read_labels(adata, str(stored["params"]["sample_key"]), [])
     check_stored(stored, labels.names, labels.sizes)
     shape = (len(labels.names), adata.n_obs)
@@ -265,12 +265,13 @@ def samples(
     Returns
     -------
     AnnData
-        One row for each sample, in the order of their names:
+        One row for each sample, in the order of the sample names:
 
         - ``.obs``: every column that is constant within samples, with its type, categories and colors, and
           ``n_cells``;
-        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"``, ... and ``"X_heatmover"``, the embedding whose L1 distances are the
-          sample distances, if it was stored. Methods that need Euclidean distances should use ``"X_mds"``;
+        - ``.obsm``: ``"X_mds"``, ``"X_diffusion"`` and the other maps. If the embedding was stored, it is
+          ``"X_heatmover"``, and its L1 distances are the sample distances. Methods that need Euclidean distances
+          should use ``"X_mds"``;
         - ``.obsp``: ``"distances"`` of all pairs of samples, and ``"connectivities"`` (see `manifold.sample_graph`);
         - ``.uns``: ``"neighbors"`` as `scanpy.pp.neighbors` writes it, ``"mds"`` with the share of the variance on
           each axis, and ``"heatmover"`` with parameters, scales, and ``"varying"``: names of columns that vary within
@@ -324,7 +325,7 @@ def samples(
 
 def _check_maps(maps: Sequence[str]) -> list[str]:
     if isinstance(maps, str):
-        raise InvalidInputError("maps to be a list of names", repr(maps), f"write [{maps!r}]")
+        raise InvalidInputError("the argument maps to be a list of names", repr(maps), f"write [{maps!r}]")
     for name in maps:
         check_option("every map", name, MAPS)
     # "mds" is always included, because scanpy's UMAP starts from it.

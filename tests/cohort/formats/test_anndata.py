@@ -163,7 +163,7 @@ def test_hostile_names_do_not_fill_a_message(kind, frame, make, tmp_path):
     frame["sample"] = np.resize(HOSTILE, len(frame))
     frame.loc[2, "CD4"] = np.nan
     path, arguments = make.write(frame, kind, tmp_path)
-    with pytest.raises(InvalidInputError, match=r"sample 'xxx.*\.\.\.'") as caught:
+    with pytest.raises(InvalidInputError, match=r"sample 'xxx.*\.\.\.x*'") as caught:
         read_cohort(path, **arguments)
     assert len(str(caught.value)) < 300
     with pytest.raises(InvalidInputError) as caught:

@@ -308,7 +308,7 @@ def test_equal_cells_are_those_drawn_in_memory(unequal, small_pieces, piece_rows
 
 
 def test_equal_cells_need_a_hash_of_every_cell(unequal):
-    with pytest.raises(InvalidInputError, match=r"memory of at least .* MB to draw equal_cells from 2,500 cells"):
+    with pytest.raises(InvalidInputError, match=r"memory of at least .* MB for equal_cells, to draw from 2,500 cells"):
         compare_cohort(unequal, landmarks=LANDMARKS, equal_cells=True, memory=50_000)
 
 

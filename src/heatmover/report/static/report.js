@@ -670,7 +670,7 @@
     plot.on("plotly_unhover", hideTip);
     plot.addEventListener("mouseleave", hideTip);
   });
-  // A touch screen reports no leaving of a figure, so hide the tip when something else is touched.
+  // A touch screen does not report that a finger left a figure, so hide the tip when something else is touched.
   document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".figure")) hideTip(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   let opened = [];

@@ -15,7 +15,7 @@ from heatmover.study.drawing.style import INK, MISSING, QUIET, DrawnVariable, Pa
 
 # Sizes and positions of the strips, tree and color bar, as shares of the side of the heatmap.
 STRIP, GAP, TREE, TO_THE_RIGHT, BAR_BOTTOM = 0.03, 0.008, 0.14, 0.04, 0.72
-# Distances below the first quantile share the darkest color; distances above the second share the lightest color.
+# Distances below the first quantile get the darkest color; distances above the second quantile get the lightest color.
 CONTRAST = (0.01, 0.99)
 # Smallest height in points at which a name is legible, and largest font size.
 LEAST_NAME_POINTS, LARGEST_NAME_POINTS = 5.0, 9.0

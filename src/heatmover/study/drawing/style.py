@@ -64,7 +64,9 @@ def color_map(palette: Palette = None) -> Any:
     matplotlib = import_extra("matplotlib", package="matplotlib", extra="cohort")
     name = palette if isinstance(palette, str) else "viridis"
     if name not in matplotlib.colormaps:
-        raise InvalidInputError("palette to be a color map of matplotlib, or a mapping of groups", repr(palette))
+        raise InvalidInputError(
+            "the argument palette to be a color map of matplotlib, or a mapping from groups to colors", repr(palette)
+        )
     return matplotlib.colormaps[name]
 
 

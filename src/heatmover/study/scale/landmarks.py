@@ -143,7 +143,7 @@ def make_budget(
     if least[stage] > memory:
         raise InvalidInputError(
             f"{argument('memory')} of at least {least[stage] / 1e6:,.0f} MB for {counted(n_cells, 'cell')} of "
-            f"{counted(n_samples, 'sample')} and {counted(n_landmarks, 'landmark')} ({stage!r})",
+            f"{counted(n_samples, 'sample')} and {counted(n_landmarks, 'landmark')} (stage {stage!r})",
             f"{memory / 1e6:,.0f} MB",
             "allow more, or use fewer landmarks or fewer threads",
         )
@@ -174,7 +174,7 @@ class CopyReader(Reader):
 
 @contextmanager
 def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_rows: int) -> Iterator[Cohort]:
-    """Yield a cohort in which any range of cells can be read directly: the cohort, or a binary copy of a text table.
+    """Yield ``cohort`` itself, or a binary copy if it is a text table, so that any range of cells can be read directly.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def seekable(cohort: Cohort, folder: Path | None, progress: Progress, *, block_r
 @final
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A range of cells that a task reads. The sample of each cell is not included, because sending it takes long.
+    """A range of cells that a task reads. The samples of the cells are not included, because sending them takes long.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ def draw_cells(cohort: Cohort, budget: Budget, stages: Stages, seed: int) -> tup
     Returns
     -------
     for_landmarks, for_agreement : CellsDrawn
-        Cells for k-means, and equally many cells of every sample to measure the agreement of landmarks.
+        Cells for k-means, and about the same number of cells from every sample to measure the agreement of landmarks.
     """
     shares = (
         np.full(len(cohort.names), budget.n_drawn / cohort.n_cells),

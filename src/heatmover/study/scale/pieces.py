@@ -41,7 +41,7 @@ from heatmover.study.comparison import (
     check_units,
     compare_nodes,
 )
-from heatmover.study.parameters import COMPARED, StudyParameters, descriptions
+from heatmover.study.parameters import COMPARED, StudyParameters, descriptions, the_argument
 from heatmover.study.scale.landmarks import (
     CellCounts,
     CellsDrawn,
@@ -55,7 +55,7 @@ from heatmover.study.scale.stages import Stages, check_checkpoint, executor, ope
 from heatmover.study.study import Study
 from heatmover.study.study import study_cohort as study_with
 
-# Smallest default number of cells per landmark; with fewer cells, landmarks would save nothing.
+# By default, there are at least this many cells per landmark; with fewer cells, landmarks would save nothing.
 CELLS_PER_LANDMARK = 10
 # Inputs up to this number of bytes are identified by a checksum of all bytes, which takes some seconds. Larger inputs
 # are identified by size and modification time, so a copy of such an input counts as a different input.
@@ -118,8 +118,8 @@ class InPieces:
     checkpoint
         Path of a folder that stores the results of finished tasks; None for no checkpoint.
     resume
-        Continue the checkpoint if it exists, otherwise start a new one. A checkpoint of another input or other settings
-        raises an error.
+        Continue the checkpoint if it exists, otherwise start a new one. A checkpoint that was begun with a different
+        input or different settings raises an error.
     n_jobs
         Number of threads of this process; None for all cores.
 
@@ -146,7 +146,7 @@ class InPieces:
             raise InvalidInputError(
                 f"{argument('landmarks')} for cells that stay on disk",
                 f"{argument('landmarks', None)}",
-                f"leave out either {argument('landmarks')} or {argument('memory')}",
+                f"leave out either {argument('landmarks', None)} or {the_argument('memory')}",
             )
         check_units(parameters.units)
         check_checkpoint(self.checkpoint, resume=self.resume)
@@ -182,7 +182,7 @@ class Request:
     annotation
         Type of each cell, to count types separately; None to count all types together.
     drawn
-        Draw of equally many cells from every sample; None if all cells are used.
+        Random draw of the same number of cells from every sample; None if all cells are used.
     """
 
     cohort: Cohort
@@ -196,11 +196,15 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.cohort, Cohort):
             raise InvalidInputError(
-                "a Cohort", type(self.cohort).__name__, "hm.scale.read_cohort makes one from a file, without loading it"
+                "a Cohort",
+                type(self.cohort).__name__,
+                "hm.scale.read_cohort makes a Cohort from a file, without loading the file",
             )
         if self.pieces.client is not None and not self.cohort.source.path:
             raise InvalidInputError(
-                "cells in a file, which workers can read", "an AnnData object in memory", "write it to a .zarr first"
+                "cells in a file, which workers can read",
+                "an AnnData object in memory",
+                "write the AnnData to a .zarr first",
             )
         if self.n_landmarks <= self.parameters.n_neighbors:
             raise InvalidInputError(
@@ -236,11 +240,11 @@ class Request:
         return Compared(comparison, annotation, masses, values, self.cohort.features, look)
 
     def _drawn_equally(self, kept: Intp) -> tuple[Request, Intp]:
-        """Draw equally many cells of every sample if requested; return the new request and its sample indices."""
+        """Draw the same number of cells from every sample if requested; return the new request and sample indices."""
         need, budget = draw_bytes(self.cohort), check_memory(self.pieces.memory)
         if self.parameters.equal_cells is not False and need > budget:
             raise InvalidInputError(
-                f"{argument('memory')} of at least {need / 1e6:,.0f} MB to draw {argument('equal_cells')} from "
+                f"{argument('memory')} of at least {need / 1e6:,.0f} MB for {argument('equal_cells')}, to draw from "
                 f"{counted(self.cohort.n_cells, 'cell')}",
                 f"{budget / 1e6:,.0f} MB",
                 "allow more",

@@ -29,6 +29,7 @@ from heatmover._base.threads import in_threads
 from heatmover._base.validation import check_threads, import_extra
 from heatmover._base.words import quoted_path
 from heatmover.errors import HeatmoverError, InvalidInputError, argument
+from heatmover.study.parameters import the_argument
 
 # Seconds to wait for an answer of the scheduler; a reachable scheduler answers within one second.
 PATIENCE = 5
@@ -47,8 +48,8 @@ MANIFEST, UNFINISHED = "manifest.json", ".heatmover-*.tmp"
 BEGINNING = b'{"content":{"checkpoint":{'
 
 Shared = TypeVar("Shared")
-# A task is a function with one unbound argument: the object that all tasks share. It returns the arrays that the
-# checkpoint stores.
+# A task is a function with one unbound argument: the object that all tasks share. The function returns the arrays that
+# the checkpoint stores.
 Task = Callable[[Shared], Arrays]
 Consumer = Callable[[int, Arrays], None]
 
@@ -143,7 +144,7 @@ class Cluster:
         except distributed.KilledWorker as error:
             raise InvalidInputError(
                 "workers that survive a task", f"that one task killed {error.allowed_failures + 1} workers",
-                f"give workers more memory, or lower {argument('memory')}; with a checkpoint, {RESUME}",
+                f"give workers more memory, or lower {the_argument('memory')}; with a checkpoint, {RESUME}",
             ) from error  # fmt: skip
         except Exception as error:
             # The exception depends on the version of dask, so check whether the client still has a scheduler.
@@ -274,7 +275,7 @@ def _name(stage: str, number: int) -> str:
 def open_checkpoint(
     path: str | os.PathLike[str] | None, manifest: Mapping[str, Mapping[str, Any]], *, resume: bool
 ) -> Iterator[Checkpoint]:
-    """Yield a new or resumed checkpoint, locked against other processes; raise if it belongs to another run.
+    """Yield a new or resumed checkpoint, locked against other processes; raise if another run began it.
 
     Parameters
     ----------
@@ -396,7 +397,7 @@ class Stages:
         weights
             Number of progress steps of each task.
         fold
-            Function that accumulates results; it must not depend on their order.
+            Function that accumulates results; the order of the results must not matter.
         shared
             Object that is passed to every task.
         """

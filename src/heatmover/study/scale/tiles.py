@@ -125,7 +125,8 @@ def _begin(
     changed = [key for key, value in about.items() if stored.get(key) != value]
     if changed or begun.shape != shape or not np.isnan(begun.fill_value):
         raise InvalidInputError(
-            f"an array of the same {', '.join(changed) or 'shape'}", f"a different array at {quoted_path(str(place))}"
+            f"an array that was begun with the same {', '.join(changed) or 'shape'}",
+            f"a different array at {quoted_path(str(place))}",
         )
     return begun
 
@@ -385,7 +386,7 @@ def _nearest_between(rows: EmbeddingRows, pair: tuple[Span, Span], k: int) -> Ar
 
 
 def _smallest(tile: Float64, first: int, k: int) -> Best:
-    """Return at most k smallest distances of each row, and their column numbers, where columns start at ``first``."""
+    """Return the (at most k) smallest distances of each row, and their columns, which are numbered from ``first``."""
     columns = np.argsort(tile, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(tile, columns, axis=1), columns + first
 
