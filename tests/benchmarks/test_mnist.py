@@ -142,7 +142,7 @@ def test_geodesic_is_the_angle(pixels):
     np.testing.assert_allclose(pixels.geodesic(a, b), expected, atol=1e-7)
     # Not clipped at a right angle: from pole to pole it is a straight line.
     assert pixels.geodesic([0], [25_087])[0, 0] > 3.1
-    with pytest.raises(InvalidInputError, match=r"columns in 0\.\.25087"):
+    with pytest.raises(InvalidInputError, match=r"from 0 to 25087 in columns"):
         pixels.geodesic([0], [25_088])
 
 
@@ -162,7 +162,7 @@ def test_emd_of_some_images_in_their_order():
     # A pair may come the other way round, which with some versions of POT rounds otherwise.
     some = everything[np.ix_([4, 0, 2], [4, 0, 2])]
     np.testing.assert_allclose(data.exact_emd([4, 0, 2], n_jobs=2), some, rtol=1e-14)
-    with pytest.raises(InvalidInputError, match=r"rows in 0\.\.4, found indices 5\.\.5"):
+    with pytest.raises(InvalidInputError, match=r"from 0 to 4 in rows, found indices from 5 to 5"):
         data.exact_emd([5])
     with pytest.raises(InvalidInputError, match="at least one image, found none"):
         data.exact_emd([])

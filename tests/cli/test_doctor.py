@@ -13,7 +13,7 @@ import heatmover as hm
 from heatmover.cli import _doctor
 from heatmover.cohort import read_cohort
 from heatmover.cohort.candidates import candidates
-from heatmover.cohort.draw import draw_cells
+from heatmover.cohort.subsample import draw_cells
 from heatmover.study.cautions import MOST_CELLS
 
 

@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from heatmover.errors import GraphWarning, InvalidInputError
 from heatmover.graphs import Graph
-from heatmover.graphs.given import looks_like_distances
+from heatmover.graphs.precomputed import looks_like_distances
 
 
 def points(n_points=90, n_dimensions=3, seed=0):

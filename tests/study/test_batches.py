@@ -15,7 +15,7 @@ from heatmover.statistics.tests import separate
 from heatmover.study import InMemory
 from heatmover.study.batches import align_batches
 from heatmover.study.scale import InPieces
-from heatmover.study.scale.pieces import describe_input
+from heatmover.study.scale.out_of_core import describe_input
 
 IN_PIECES = partial(hm.study_cohort, comparer=InPieces())
 

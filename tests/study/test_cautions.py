@@ -8,7 +8,7 @@ import pytest
 
 from heatmover._base.progress import SILENT
 from heatmover.cohort import read_cohort
-from heatmover.cohort.draw import draw_cells
+from heatmover.cohort.subsample import draw_cells
 from heatmover.study.cautions import MOST_CELLS, cell_cautions, look_at
 from heatmover.study.comparers import InMemory
 from heatmover.study.parameters import StudyParameters

@@ -36,7 +36,7 @@ from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.noise import uncertainty
 from heatmover.study.comparison import check_model, check_units, fit_samples, place_landmarks
 from heatmover.study.parameters import StudyParameters, Units
-from heatmover.study.scale.pieces import InPieces, Request, cells_counted
+from heatmover.study.scale.out_of_core import InPieces, Request, cells_counted
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import Curve
 

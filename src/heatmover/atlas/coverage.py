@@ -36,7 +36,7 @@ from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.storage import Record
 from heatmover._base.types import Bool, Float64, FloatArray, Int64, IntArray
 from heatmover._base.validation import check_threads
-from heatmover.cohort.draw import cell_hashes
+from heatmover.cohort.subsample import cell_hashes
 from heatmover.errors import InvalidInputError
 from heatmover.graphs import Graph
 from heatmover.graphs.centers import CenterSearch

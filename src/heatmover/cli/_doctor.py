@@ -20,8 +20,8 @@ from heatmover._base.words import counted, listed, unused
 from heatmover.cli._settings import Settings, candidate_columns, in_options
 from heatmover.cli._terminal import clean, columns_of, fail, hanging, printed, short, watched
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.read import format_of
+from heatmover.cohort.subsample import draw_cells
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError
 from heatmover.graphs import Diagnosis, Graph

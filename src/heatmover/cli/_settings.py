@@ -37,8 +37,8 @@ from heatmover.study.parameters import (
     described,
     descriptions,
 )
-from heatmover.study.scale.pieces import InPieces
-from heatmover.study.scale.pieces import read_cohort as read_out_of_core
+from heatmover.study.scale.out_of_core import InPieces
+from heatmover.study.scale.out_of_core import read_cohort as read_out_of_core
 from heatmover.study.scale.stages import connected, is_checkpoint
 
 INPUT, LARGE = "Input", "Out of core"

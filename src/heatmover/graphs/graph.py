@@ -30,7 +30,6 @@ from heatmover._base.words import counted, part_of
 from heatmover.errors import GraphWarning, InvalidInputError, argument
 from heatmover.graphs.diagnosis import Diagnosis, diagnose
 from heatmover.graphs.distinct import distinct_points, gather_masses
-from heatmover.graphs.given import check_affinity, check_count, given_neighbors
 from heatmover.graphs.kernels import (
     Bandwidth,
     KernelName,
@@ -43,6 +42,7 @@ from heatmover.graphs.kernels import (
 )
 from heatmover.graphs.metrics import find_metric
 from heatmover.graphs.neighbors import SEARCHES, k_nearest, within_radius
+from heatmover.graphs.precomputed import check_affinity, check_count, given_neighbors
 from heatmover.graphs.spectrum import bipartite
 
 

@@ -16,7 +16,7 @@ from heatmover._base.validation import import_extra
 from heatmover._base.words import listed
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import draw_cells
+from heatmover.cohort.subsample import draw_cells
 from heatmover.errors import InvalidInputError, argument
 from heatmover.study.cell_types import Annotation, two_groups
 from heatmover.study.comparison import Comparison

@@ -22,8 +22,8 @@ from heatmover.attribution.cell_types import TypedCells, check_features, contras
 from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import draw_cells
 from heatmover.cohort.samples import encode
+from heatmover.cohort.subsample import draw_cells
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing

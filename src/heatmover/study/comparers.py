@@ -16,7 +16,7 @@ from heatmover._base.progress import Progress
 from heatmover._base.types import FloatArray, Int32, Intp
 from heatmover._base.validation import check_threads
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import EqualDraw, draw_from, drawn_cohort, equal_count
+from heatmover.cohort.subsample import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
 from heatmover.measures import measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, CellLook, look_at

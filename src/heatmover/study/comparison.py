@@ -35,7 +35,7 @@ from heatmover._base.validation import (
     in_order,
 )
 from heatmover._base.words import counted
-from heatmover.cohort.draw import (
+from heatmover.cohort.subsample import (
     EqualDraw,
     cell_hashes,
     check_equal_cells,

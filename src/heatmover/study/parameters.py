@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 from heatmover._base.validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._base.words import find_all, listed
-from heatmover.cohort.draw import check_equal_cells
+from heatmover.cohort.subsample import check_equal_cells
 from heatmover.errors import InvalidInputError, argument, in_python
 from heatmover.statistics.designs import formula_names
 

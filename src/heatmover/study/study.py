@@ -17,7 +17,7 @@ from heatmover._base.types import Float64, Intp
 from heatmover._base.validation import import_extra, sample_columns
 from heatmover._base.words import counted, find, find_all, joined, listed, quoted, verb
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import equal_count
+from heatmover.cohort.subsample import equal_count
 from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError, Sentence, argument
 from heatmover.measures import is_missing
 from heatmover.statistics import Design, DesignResult

@@ -12,7 +12,7 @@ from heatmover.cohort import read_cohort
 from heatmover.cohort.formats.fcs import LINEAR, Logicle
 from heatmover.errors import InvalidInputError
 from heatmover.study.record import input_record
-from heatmover.study.scale.pieces import describe_input
+from heatmover.study.scale.out_of_core import describe_input
 
 SCALES = {
     "usual": (262144, 0.5, 4.5, 0),

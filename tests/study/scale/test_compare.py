@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 
 import heatmover as hm
 from heatmover.cohort import read_cohort
-from heatmover.cohort.draw import drawn_cohort
+from heatmover.cohort.subsample import drawn_cohort
 from heatmover.errors import InvalidInputError
 from heatmover.study.scale import compare_cohort, landmarks
 

@@ -1,6 +1,6 @@
 """Compare or embed samples beyond memory, in threads or on Dask; for users, `atlas`, `cli`; write checkpoints, zarr."""
 
-from heatmover.study.scale.pieces import InPieces, compare_cohort, histograms, read_cohort, study_cohort
+from heatmover.study.scale.out_of_core import InPieces, compare_cohort, histograms, read_cohort, study_cohort
 from heatmover.study.scale.stages import connected
 from heatmover.study.scale.tiles import distances, embed, nearest
 

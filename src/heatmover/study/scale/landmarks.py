@@ -1,4 +1,4 @@
-"""Approximate cells on disk by landmarks within a memory budget; copies text tables; for `study.scale.pieces` only.
+"""Approximate cells on disk by landmarks, copy text tables; only `study.scale.out_of_core` calls it.
 
 A table of text is copied to a binary file, in which any range of cells can be read directly.
 """
@@ -24,9 +24,9 @@ from heatmover._base.storage import explained
 from heatmover._base.types import Float64, FloatArray, Int32, Int64, Intp
 from heatmover._base.words import counted, quoted_path
 from heatmover.cohort import Cohort
-from heatmover.cohort.draw import cell_hashes
 from heatmover.cohort.formats.tables import DelimitedReader
 from heatmover.cohort.reader import Block, Reader, spans
+from heatmover.cohort.subsample import cell_hashes
 from heatmover.cohort.values import Projection
 from heatmover.embedding.preparation import LARGEST_EMBEDDING
 from heatmover.errors import InvalidInputError, argument, in_python

@@ -24,7 +24,7 @@ from heatmover._base.words import counted, find_all
 from heatmover.cohort import Cohort
 from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
-from heatmover.cohort.draw import EqualDraw, draw_bytes
+from heatmover.cohort.subsample import EqualDraw, draw_bytes
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, argument
 from heatmover.graphs import Landmarks

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 from heatmover.cohort import read_cohort
-from heatmover.cohort.draw import (
+from heatmover.cohort.reader import Reader, SubsetReader
+from heatmover.cohort.subsample import (
     EqualDraw,
     cell_hashes,
     check_equal_cells,
@@ -21,7 +22,6 @@ from heatmover.cohort.draw import (
     sample_salt,
     smallest,
 )
-from heatmover.cohort.reader import Reader, SubsetReader
 from heatmover.errors import InvalidInputError
 
 
