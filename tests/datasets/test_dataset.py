@@ -111,8 +111,8 @@ def test_geodesic_takes_points_by_index():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([0, 4], "indices from 0 to 3 in rows, found 0 to 4"),
-        ([-1], "indices from 0 to 3 in rows, found -1 to -1"),
+        ([0, 4], "indices from 0 to 3 in rows, found indices from 0 to 4"),
+        ([-1], "indices from 0 to 3 in rows, found indices from -1 to -1"),
         ([0.5], "rows to be a list of point indices"),
         ([True, False, True, False], "rows to be a list of point indices"),
         (2, "rows to be a list of point indices, found an array of shape \\(\\)"),

@@ -159,5 +159,7 @@ def check_indices(name: str, indices: npt.ArrayLike, n_points: int) -> Int64:
             f"{name} to be a list of point indices", f"an array of shape {array.shape} of {array.dtype}"
         )
     if array.size and (array.min() < 0 or array.max() >= n_points):
-        raise InvalidInputError(f"indices from 0 to {n_points - 1} in {name}", f"indices from {array.min()} to {array.max()}")
+        raise InvalidInputError(
+            f"indices from 0 to {n_points - 1} in {name}", f"indices from {array.min()} to {array.max()}"
+        )
     return array.astype(np.int64)
