@@ -23,8 +23,6 @@ import argparse
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,11 +30,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from contenders import peak_megabytes
+from kills import RENEWED, killed
 from provenance import PACKAGES, add_record, write_table
 
 import heatmover as hm
@@ -357,48 +357,44 @@ def rerank(args: argparse.Namespace) -> None:
     )
 
 
-APPEND = """
-import sys
-import numpy as np
-from heatmover._base.storage import Samples, Store, Table
-store = Samples(Store.open(sys.argv[1]))
-while True:
-    first = store.n_rows
-    names = [f"n{row}" for row in range(first, first + 50)]
-    store = store.append(Table.checked(np.full((50, 64), first, dtype=np.float32), names))
-    print(store.n_rows, flush=True)
-"""
+def append_for_ever(say: Connection, path: Path) -> None:
+    """Append 50 rows after another to a store, and send the number of rows after each append."""
+    from heatmover._base.storage import Table
+
+    store = Samples(Store.open(path))
+    while True:
+        first = store.n_rows
+        names = [f"n{row}" for row in range(first, first + 50)]
+        store = store.append(Table.checked(np.full((50, 64), first, dtype=np.float32), names))
+        say.send(store.n_rows)
 
 
 def kills(args: argparse.Namespace) -> None:
     """Kill appends at random moments; afterwards everything that was reported as appended is there."""
     count, rng = 5 if args.small else args.number, random.Random(0)
-    lost = torn = committed = 0
+    lost = torn = appended = committed = 0
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         place = Path(folder) / "store"
         rows = np.zeros((50, 64), dtype=np.float32)
-        hm.MeasureIndex.from_embedding(rows, names=[f"n{row}" for row in range(50)], path=place)
-        for _ in range(count):
-            child = subprocess.Popen([sys.executable, "-c", APPEND, str(place)], stdout=subprocess.PIPE, text=True)
-            assert child.stdout is not None
-            told = [int(child.stdout.readline())]
-            time.sleep(rng.uniform(0, 0.1))
-            child.send_signal(signal.SIGKILL)
-            rest, _ = child.communicate()
-            told += [int(line) for line in rest.splitlines() if line]
+        for turn in range(count):
+            if turn % RENEWED == 0:
+                appended, place = appended + committed // 50, Path(folder) / f"{turn}.store"
+                hm.MeasureIndex.from_embedding(rows, names=[f"n{row}" for row in range(50)], path=place)
+            sent = killed(append_for_ever, (place,), rng)
             found = Samples(Store.open(place))
             found.store.verify()
             values = np.vstack([block for _, block in found.blocks()])
             right = np.repeat(np.arange(0, found.n_rows, 50), 50)
             whole = (values == right[:, None]).all() and list(found.names) == [f"n{i}" for i in range(found.n_rows)]
-            lost += found.n_rows < max(told)
+            lost += found.n_rows < sent
             torn += not whole
             committed = found.n_rows
-    rows_ = [[f"{count}", f"{committed // 50:,}", f"{lost}", f"{torn}"]]
+    appended += committed // 50
+    rows_ = [[f"{count:,}", f"{appended:,}", f"{lost}", f"{torn}"]]
     heads = ["kills", "appends committed", "stores that lost a committed append", "stores with half an append"]
     note = (
         "A process that repeatedly appends 50 samples is killed (SIGKILL) at a random moment, and a new process "
-        "continues."
+        f"continues. After every {RENEWED} kills a new store begins."
     )
     write_table("search_kills", heads, rows_, note, folder=args.record, threads=1)
 
@@ -474,7 +470,7 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=KINDS, help="of samples to simulate (all)")
     parser.add_argument("--sizes", nargs="+", type=int, help="numbers of samples, ascending (10^4 to 10^6)")
     parser.add_argument("--asked", type=int, default=100, help="digits that are searched for when re-ranking (100)")
-    parser.add_argument("--number", type=int, default=100, help="of kills (100)")
+    parser.add_argument("--number", type=int, default=1_000, help="of kills (1,000)")
     parser.add_argument("--folder", help="where stores are made, some 3 GB (the system's folder for temporary files)")
     parser.add_argument("--small", action="store_true", help="small sizes: a minute instead of many")
     parser.add_argument("--threads", type=int, help="threads for heatmover (every core)")

@@ -1,4 +1,4 @@
-"""Check values of cells, compute moments, standardize, fit and apply a PCA; for `cohort`, `study`, `atlas`.
+"""Check values that a `Reader` reads from files, compute moments, fit and apply a PCA; for `cohort`, `study`, `atlas`.
 
 This module reads files only through a `Reader`.
 """

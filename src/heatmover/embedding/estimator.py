@@ -1,4 +1,4 @@
-"""Define `DiffusionEMD`, a scikit-learn estimator; for users, most packages; `save`, `load`, the cache touch files."""
+"""Define `DiffusionEMD`, which embeds measures, for users, most packages; `save`, `load`, the cache touch files."""
 
 from __future__ import annotations
 
