@@ -391,7 +391,7 @@ def _means_of(cells: Float64, own: IntArray, sizes: Int64) -> Iterator[tuple[int
 
 
 def _means_spread(residuals: Sequence[Float64], near: Sequence[Int64], n_means: Int64) -> float:
-    """Return the variance of the evidence of a sample, multiplied by its number of local means.
+    """Return one number for all samples: the variance of a sample's evidence, times its number of local means.
 
     Local means that share cells have correlated evidence, so each pair of means is weighted by the share of common
     cells. The result is at least the variance for uniform p-values, because with few means all p-values may be above

@@ -417,7 +417,7 @@ def table_of(names: Sequence[str], sample_key: str, variables: Mapping[str, Sequ
 
 
 def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], constant: Iterable[str]) -> str:
-    """Return the name of a column that differs between the cells of a sample, or raise an error."""
+    """Return ``name`` if this column of the file differs between the cells of a sample; otherwise raise an error."""
     if reader.annotations is None:
         raise InvalidInputError(
             f"a file with annotations of cells, for {argument('cells', name)}",

@@ -164,8 +164,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         Reason for K in words.
     decay_ : ndarray
         Mean total variation distance between the heat of two points at times 1, 2, 4, ...; empty if ``max_scale`` is a
-        whole number. If ``max_scale`` is in (0, 1): the largest total variation distance from the stationary
-        distribution among the points examined.
+        whole number. If ``max_scale`` is in (0, 1): for each of these times, the distance of the random walk from the
+        stationary distribution (total variation), for the worst of the examined starting points without stragglers.
     scales_ : ndarray
         ``(n_scales_,)``: the scales k; block b of the embedding belongs to ``scales_[b]``. The columns of a full block
         are the nodes of the graph in node order, see `Graph.place`.

@@ -189,7 +189,7 @@ def _shown_variables(mapped: Mapped) -> list[str]:
 
 
 def _neighbors(mapped: Mapped, k: int, sure: Any | None) -> Iterator[dict[str, Any]]:
-    """Yield each sample with its nearest reference samples, their metadata and confidence intervals."""
+    """Yield each sample with its nearest reference samples: distances, their confidence intervals, and metadata."""
     reference, columns = mapped.reference, _shown_variables(mapped)
     distances, indices = mapped.nearest(k)
     for row, name in enumerate(mapped.names[:MOST_SAMPLES]):

@@ -1000,7 +1000,7 @@ def _draw_points(masses: sp.csr_array, n_points: int, rng: np.random.Generator) 
 def samples_to_draw(
     sizes: npt.NDArray[np.integer], n_points: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.integer], int]:
-    """Return the indices of the samples from which to draw points, ascending, and the largest number per sample.
+    """Return the ascending indices of the samples from which to draw, and the largest number of points per sample.
 
     Parameters
     ----------

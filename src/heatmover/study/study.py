@@ -372,8 +372,8 @@ def check_study(
         The samples, and the parameters of the study.
     errors
         List that collects the messages of all errors, so that the user can fix all errors at once; None: raise the
-        first error. With a list, all samples are returned if the choice of samples failed, and None if the design is
-        invalid.
+        first error. With a list, the result is always a pair: the indices are those of all samples if the choice of
+        samples failed, and the design is None if it is invalid.
     """
     kept = np.arange(len(cohort.names))
     with _noted(errors):
