@@ -41,6 +41,7 @@ from provenance import add_record, write_table
 from scipy.stats import spearmanr
 
 import heatmover as hm
+from heatmover._base.progress import SILENT
 from heatmover.datasets.simulated_cohort import grow_tree
 from heatmover.report import write_report
 from heatmover.study.scale import compare_cohort, read_cohort
@@ -335,7 +336,7 @@ def against_full(folder: Path, options: argparse.Namespace) -> None:
     full = hm.compare(cohort.points(), cohort.labels(), landmarks=None, n_jobs=options.threads)
     print(f"full graph over {cohort.n_cells:,} cells: {time.perf_counter() - begun:.0f} s", flush=True)
     upper = np.triu_indices(len(cohort.names), 1)
-    result = compare(cohort, options, None)
+    result = compare(cohort, options, SILENT)
     pairs = spearmanr(full.distances[upper], result.distances[upper]).statistic
     per_sample = hm.metrics.spearman(full.distances, result.distances)
     print(
