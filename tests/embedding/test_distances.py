@@ -236,10 +236,10 @@ def read_only(shape):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (np.zeros((3, 4)), r"the array out to have shape \(3, 3\) .* found shape \(3, 4\)"),
+        (np.zeros((3, 4)), r"the argument out to be an array of shape \(3, 3\) .* found shape \(3, 4\)"),
         (np.zeros((3, 3), np.int64), "type float64 or float32, found .* int64"),
         (np.zeros((3, 3), ">f8"), "type float64 or float32, found .* >f8"),
-        (read_only((3, 3)), "writable, found a read-only array"),
+        (read_only((3, 3)), "a writable array, found a read-only array"),
         ([[0.0] * 3] * 3, "out to be a numpy array, found list"),
     ],
 )
@@ -250,9 +250,9 @@ def test_unfit_out_is_refused(out, message):
 
 def test_out_must_not_be_the_input():
     rows = random_rows(4, 4)
-    with pytest.raises(InvalidInputError, match="not to overlap the input"):
+    with pytest.raises(InvalidInputError, match="does not overlap the input"):
         pairwise_distances(rows, out=rows)
-    with pytest.raises(InvalidInputError, match="not to overlap the input"):
+    with pytest.raises(InvalidInputError, match="does not overlap the input"):
         pairwise_distances(random_rows(4, 4, seed=1), rows, out=rows)
 
 

@@ -108,6 +108,38 @@ def test_algorithm_1_is_equation_8_to_nine_digits(K):
     assert abs(hm.pairwise_distances(embedding)[0, 1] - W) < 1e-9
 
 
+@pytest.mark.parametrize("K", [0, 3, 10])
+def test_all_terms_of_equation_7(K):
+    """n_scales=None keeps all K + 1 terms, also those whose weight is small."""
+    graph, P = example()
+    mu = dirichlet(5, 60)
+    embedding = hm.DiffusionEMD.from_paper(graph, max_scale=K, n_scales=None).fit_transform(mu)
+    densities = dyadic_densities(P, mu.T, K)
+    expected = np.hstack([T(densities, ALPHA, k).T for k in range(K + 1)])
+    assert embedding.shape == expected.shape
+    assert np.abs(embedding - expected).max() < 1e-9
+
+
+def test_the_scale_is_chosen_as_by_the_defaults(strip, strip_measures):
+    """Without an argument, K is the first scale at which the heat of two points overlaps by half on average."""
+    model = hm.DiffusionEMD.from_paper(strip[0]).fit(strip_measures)
+    assert model.max_scale_ == hm.DiffusionEMD(strip[0]).fit(strip_measures).max_scale_
+    _, P = strip
+    means = [np.abs(power[:, None] - power[None]).sum(axis=2).mean() / 2 for power in powers_of(P, model.max_scale_)]
+    n = len(P)
+    means = [mean * n / (n - 1) for mean in means]
+    assert means[-1] < 0.53
+    assert all(mean > 0.47 for mean in means[:-1])
+
+
+def powers_of(P, K):
+    """Rows of P^(2^k) for k = 0, ..., K, every third of them."""
+    power = P
+    for _ in range(K + 1):
+        yield power[::3]
+        power = power @ power
+
+
 @pytest.mark.filterwarnings("ignore::heatmover.errors.GraphWarning")  # a random graph may be nearly disconnected
 @settings(deadline=None, max_examples=25)
 @given(
@@ -197,7 +229,7 @@ def fitted(strip, strip_measures):
 
     @cache
     def fit(**options):
-        return hm.DiffusionEMD.from_paper(strip[0], **options).fit(strip_measures)
+        return hm.DiffusionEMD.from_paper(strip[0], **{"max_scale": 0.25} | options).fit(strip_measures)
 
     return fit
 
@@ -273,7 +305,7 @@ def test_several_components_have_centers_each(strip_measures):
     kernel = np.kron(np.eye(3), gaussian_kernel(cloud(200, 5), 1.0))
     graph, P = hm.Graph.from_affinity(kernel), diffusion_operator(kernel)
     with pytest.warns(hm.errors.GraphWarning, match="3 components"):
-        model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative").fit(strip_measures)
+        model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", max_scale=0.25).fit(strip_measures)
     assert model.method_ == "interpolative"
     for centers in centers_of(model):
         assert set(centers // 200) == {0, 1, 2}
@@ -311,7 +343,7 @@ def test_the_transpose_is_the_transpose(preset, strip_measures, embedded):
 
 
 def test_a_table_gives_the_same(strip, strip_measures, fitted):
-    many = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative").fit()
+    many = hm.DiffusionEMD.from_paper(strip[0], algorithm="interpolative", max_scale=0.25).fit()
     assert many.prepared_.table is not None
     few = fitted(algorithm="interpolative")
     assert few.prepared_.table is None
@@ -367,7 +399,8 @@ def test_barycenters_take_the_preset(options):
         ({"algorithm": "exact"}, "algorithm"),
         ({"algorithm": "interpolative", "compress": False}, "Algorithm 4 compares densities only at centers"),
         ({"compress": 2.0}, "compress to be a threshold"),
-        ({"max_scale": "auto"}, "max_scale"),
+        ({"max_scale": "largest"}, "max_scale"),
+        ({"n_scales": 0}, "n_scales"),
         ({"max_scale": 1.5}, "max_scale"),
     ],
 )
@@ -376,7 +409,7 @@ def test_what_contradicts_the_paper_is_rejected(options, message):
         hm.DiffusionEMD.from_paper(example()[0], **options)
 
 
-@pytest.mark.parametrize("name", ["norm", "density", "n_scales", "method", "tol", "dtype", "compress_by", "weights"])
+@pytest.mark.parametrize("name", ["norm", "density", "method", "tol", "dtype", "compress_by", "weights"])
 def test_what_the_paper_sets_is_no_option(name):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         hm.DiffusionEMD.from_paper(example()[0], **{name: None})

@@ -65,7 +65,7 @@ def one_blas_thread() -> Iterator[None]:
     one thread took 0.2 s.
 
     `threadpoolctl.threadpool_limits` scans all libraries of the process at every use. A scan takes 8 ms if PyTorch and
-    pandas are loaded, which is longer than building a small graph. This module therefore scans only once.
+    pandas are loaded, which is longer than building a small graph takes. This module therefore scans only once.
 
     Examples
     --------

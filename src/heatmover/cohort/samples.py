@@ -367,7 +367,7 @@ def number_pattern(decimal: str) -> re.Pattern[str]:
 
 
 def long_name(text: str) -> bool:
-    """Return whether digits are too long for a float. Such digits are a name: two names could become one float."""
+    """Return whether a whole number has too many digits for a float; as numbers, two such names could be equal."""
     digits = text.lstrip("+-")
     if len(digits) <= 15 or not (digits.isascii() and digits.isdigit()):
         return False

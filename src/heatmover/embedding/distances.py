@@ -218,13 +218,18 @@ def _check_out(out: object, shape: tuple[int, int], *inputs: FloatArray | None) 
         raise InvalidInputError("the argument out to be a numpy array", type(out).__name__)
     if out.shape != shape or out.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise InvalidInputError(
-            f"the array out to have shape {shape} and type float64 or float32",
+            f"the argument out to be an array of shape {shape} and type float64 or float32",
             f"shape {out.shape} and type {out.dtype}",
         )
     if not out.flags.writeable:
-        raise InvalidInputError("the array out to be writable", "a read-only array", "open a memory map with mode='r+'")
+        raise InvalidInputError(
+            "the argument out to be a writable array", "a read-only array", "open a memory map with mode='r+'"
+        )
     if any(np.may_share_memory(out, array) for array in inputs if array is not None):
-        raise InvalidInputError("the array out not to overlap the input", "an array that shares its memory")
+        raise InvalidInputError(
+            "the argument out to be an array that does not overlap the input",
+            "an array that shares memory with the input",
+        )
     return out
 
 

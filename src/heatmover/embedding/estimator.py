@@ -63,16 +63,17 @@ NOT_STORED = {"graph", "memory"}
 DENSITIES = ("adjoint", "function")
 COMPRESSIONS = ("regions", "centers")
 
-# Parameters of the paper: Eq. 6, Eq. 8, the top six scales ("60,000 features" of 10,000 points), all points.
+# Parameters of the paper: Eq. 6, Eq. 8, densities at all points.
 PAPER: dict[str, Any] = {
     "density": "function",
     "norm": "increments",
-    "n_scales": 6,
     "compress": False,
     "compress_by": "centers",
     "dtype": "float64",
     "weights": None,
 }
+# More scales than any model has. With `n_scales=None`, the constructor drops the finest scales, whose weight is small.
+EVERY_SCALE = 64
 # The only error of Algorithm 1 is the error of its polynomial; 1e-10 is the accuracy of float64 up to 2^18 steps. The
 # tolerance of Algorithm 4 follows from its rank threshold, which the paper sets to 1e-6.
 PAPER_ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -237,7 +238,8 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
         graph: Graph | None = None,
         *,
         algorithm: Literal["chebyshev", "interpolative"] = "chebyshev",
-        max_scale: float = 0.25,
+        max_scale: int | float | Literal["auto"] = "auto",
+        n_scales: int | None = 6,
         alpha: float = 0.49,
         compress: float | bool | None = None,
         normalize: bool = False,
@@ -246,10 +248,10 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
     ) -> Self:
         """Return an estimator with the parameters of the paper: Eq. 6-8, Algorithm 1 or Algorithm 4.
 
-        The densities are ``P^t mu``, their differences have weight ``2^(-(K-k-1) alpha)``, and only the six coarsest
-        scales are compared: five differences and the coarsest density. The graph defines the kernel;
-        `Graph.from_points` implements the paper's Eq. 4. "The paper and the defaults" in the documentation explains
-        where heatmover differs, and why.
+        The densities are ``P^t mu``, their differences have weight ``2^(-(K-k-1) alpha)``, and by default the six
+        coarsest scales are compared, as in the paper's experiments: five differences and the coarsest density. The
+        graph defines the kernel; `Graph.from_points` implements the paper's Eq. 4. "The paper and the defaults" in the
+        documentation explains where heatmover differs, and why.
 
         Parameters
         ----------
@@ -259,8 +261,11 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
             ``"chebyshev"``: Algorithm 1, exact to a tolerance of 1e-10. ``"interpolative"``: Algorithm 4, which
             compares densities only at nested skeletons of ``R_delta(P^(2^k))`` points.
         max_scale
-            K, or a number in (0, 1): the epsilon of Lemma 1. The paper gives no value; 1/4 is the convention for mixing
-            times.
+            K. The paper only says that K grows with the logarithm of the number of points, and that results are stable
+            from a certain K on. ``"auto"``: the first K at which the heat of two points overlaps by half on average,
+            as in the constructor. A number in (0, 1) is the epsilon of Lemma 1: heat from every point has mixed.
+        n_scales
+            Number of coarsest scales to compare. The paper's experiments use 6; None: all K + 1 terms of Eq. 7.
         alpha
             Number in (0, 1/2); the paper sets it "close to 1/2".
         compress
@@ -300,12 +305,7 @@ class DiffusionEMD(TransformerMixin, BaseEstimator):
                 )
             parameters["compress"] = compress
         parameters |= {"max_scale": max_scale, "alpha": alpha, "normalize": normalize}
-        if isinstance(parameters["max_scale"], str):
-            raise InvalidInputError(
-                f"{argument('max_scale')} to be a whole number K, or the epsilon in (0, 1) of the paper's Lemma 1",
-                repr(max_scale),
-                "omit max_scale, or use DiffusionEMD(...), whose default is max_scale='auto'",
-            )
+        parameters["n_scales"] = EVERY_SCALE if n_scales is None else n_scales
         model = cls(graph, n_jobs=n_jobs, random_state=random_state, **parameters)
         model.check_parameters()
         if algorithm == "interpolative":

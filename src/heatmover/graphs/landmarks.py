@@ -290,7 +290,7 @@ class Histograms:
     n_points
         Number of points added so far.
     distortion
-        Mean squared distance of the points passed to `add` from their landmarks.
+        Mean squared distance between each point passed to `add` and its landmark.
 
     Examples
     --------
@@ -317,7 +317,7 @@ class Histograms:
 
     @property
     def distortion(self) -> float:
-        """Mean squared distance of the points passed to `add` from their landmarks; NaN before the first chunk."""
+        """Mean squared distance between each point passed to `add` and its landmark; NaN before the first chunk."""
         return self._squares / self._measured if self._measured else float("nan")
 
     def add(self, points: npt.ArrayLike, labels: npt.ArrayLike, *, n_jobs: int | None = None) -> Histograms:
@@ -346,7 +346,7 @@ class Histograms:
         return self
 
     def add_assigned(self, assignment: npt.ArrayLike, labels: npt.ArrayLike) -> Histograms:
-        """Count a chunk of points with known landmarks ``(n_points,)``, and return this object."""
+        """Count a chunk of points whose landmarks ``assignment`` gives, ``(n_points,)``, and return this object."""
         places = self._landmarks._check_assignment(assignment)
         _check_same_length(places.size, labels)
         distinct, inverse = distinct_labels(labels)

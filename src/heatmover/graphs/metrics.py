@@ -64,7 +64,7 @@ def _directions(points: Float64) -> Float64:
 
 def _centered_directions(points: Float64) -> Float64:
     constant = points.max(axis=1) == points.min(axis=1)
-    _reject(constant, "correlation", "points whose coordinates are not all equal", "constant")
+    _reject(constant, "correlation", "non-constant points", "constant")
     return _directions(points - points.mean(axis=1, keepdims=True))
 
 

@@ -201,7 +201,7 @@ def named_blocks(blocks: Any) -> dict[str, Any]:
 
 
 def _joined(several: list[Int64]) -> Int64 | None:
-    """Return codes that are equal for samples connected by a chain of blocks of several variables."""
+    """Return one code per sample; samples that a chain of blocks connects, of any of the variables, share a code."""
     if len(several) < 2:
         return several[0] if several else None
     n_samples = len(several[0])

@@ -304,7 +304,7 @@ def calibrate(
     Returns
     -------
     Calibration
-        The model whose distances have a unit, the curve, and the estimated errors.
+        The curve, the estimated errors, and the model whose distances have a unit.
 
     Examples
     --------

@@ -209,7 +209,7 @@ def _hatch(axes: Any, marked: Bool, image: Any) -> None:
 
 
 def _draw_legends(axes: Any, variables: list[DrawnVariable], shades: list[list[Any]], marked: Bool | None) -> None:
-    """Draw the legends of stripes and strips below each other, to the right of the heatmap."""
+    """Draw the legend of the hatching and, below it, the legends of the strips, to the right of the heatmap."""
     legends = [_legend(axes, *each) for each in zip(variables, shades, strict=True)]
     if marked is not None:
         patches = import_extra("matplotlib.patches", package="matplotlib", extra="cohort")
