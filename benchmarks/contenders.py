@@ -83,20 +83,26 @@ def our_graph(points: np.ndarray) -> Any:
     return hm.Graph.from_points(points).affinity
 
 
+def multiscale_embedding(adjacency: Any, masses: np.ndarray, **options: Any) -> np.ndarray:
+    """Return the embedding of MultiscaleEMD, ``(n_measures, n_features)``, of masses ``(n_points, n_measures)``."""
+    from MultiscaleEMD import DiffusionCheb
+
+    logging.disable(logging.WARNING)  # pygsp tells of the loops of our graph, which its Laplacian ignores
+    return np.asarray(DiffusionCheb(**options).fit_transform(adjacency, masses))
+
+
 def multiscale_stages(
     points: np.ndarray, labels: np.ndarray, graph: Callable[[np.ndarray], Any] = their_graph
 ) -> tuple[np.ndarray, Times, float]:
-    from MultiscaleEMD import DiffusionCheb
     from scipy.spatial.distance import pdist, squareform
 
-    logging.disable(logging.WARNING)  # pygsp tells of the loops of our graph, which its Laplacian ignores
     names, column = np.unique(labels, return_inverse=True)
     clock = [now()]
     adjacency = graph(points)
     clock.append(now())
     masses = np.zeros((len(points), len(names)))
     masses[np.arange(len(points)), column] = 1
-    embedding = DiffusionCheb().fit_transform(adjacency, masses / masses.sum(axis=0))
+    embedding = multiscale_embedding(adjacency, masses / masses.sum(axis=0))
     clock.append(now())
     distances = squareform(pdist(embedding, "cityblock"))
     clock.append(now())

@@ -104,7 +104,7 @@ ENTRIES = (
     Entry("paper/theorem2.py", ("theorem2", "theorem2_kinds", "theorem2_terms"), 3),
     Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
     Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2, rests=("distances", "baselines")),
-    Entry("paper/preset.py", ("preset",), 3),
+    Entry("paper/preset.py", ("preset", "preset_stability"), 9),
     Entry(
         "cohorts.py --data {data}",
         ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"),
