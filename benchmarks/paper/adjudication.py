@@ -88,8 +88,15 @@ def largest_difference(data: hm.datasets.Dataset, count: int) -> float:
     return float(np.abs(applied - stored).max() / applied.max())
 
 
+def brief(value: float | None) -> str:
+    """Return two digits, or all digits of a whole number."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def times(seconds: float | None, unit: float) -> str:
-    return "-" if seconds is None else f"{seconds / unit:.2g}"
+    return brief(None if seconds is None else seconds / unit)
 
 
 def run(show: Exhibit, n_measures: int, n_draws: int, iterations: tuple[int, ...]) -> None:
@@ -119,7 +126,7 @@ def run(show: Exhibit, n_measures: int, n_draws: int, iterations: tuple[int, ...
         [
             row.name,
             row.setting,
-            "-" if second is None else f"{second:.2g}",
+            brief(second),
             times(second, preset),
             times(second, default),
             f"{precision:.3f}",
