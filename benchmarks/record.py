@@ -105,6 +105,7 @@ ENTRIES = (
     Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
     Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2, rests=("distances", "baselines")),
     Entry("paper/preset.py", ("preset", "preset_stability"), 9),
+    Entry("paper/adjudication.py", ("adjudication",), 6, rests=("distances", "baselines")),
     Entry(
         "cohorts.py --data {data}",
         ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"),

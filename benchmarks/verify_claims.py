@@ -1,4 +1,4 @@
-"""Every number that README.md and docs/ claim is the one that a benchmark wrote; this fails when they differ.
+"""Every number and verdict that README.md and docs/ claim is what a benchmark wrote; this fails when they differ.
 
     python benchmarks/verify_claims.py           # one line per problem, exit code 1 if there are any
     python benchmarks/verify_claims.py --list    # numbers that nobody has declared, with the words around them
@@ -17,6 +17,10 @@ tables
 given
     ``given.data = ["100 measures of 100 points"]``: what is no measurement, by kind (see KINDS). ``[everywhere]`` holds
     patterns for all pages, such as "Eq. #". A text that no longer occurs on its page is a problem: the list cannot rot.
+verdicts
+    ``{text = "orders distances better", is = "{race | ours | Spearman} > {race | theirs | Spearman}"}``: words that a
+    table decides. The text occurs once on the page, and the comparison (with ``> >= < <=``, chains and ``and``) holds.
+    A # in the text stands for a number whose value is declared elsewhere.
 unrecorded
     ``{from = "first words", to = "last words", by = "python benchmarks/..."}``: measurements of which no numbers file
     exists yet, with the command that makes them. They are counted and shown as warnings, never as checked.
@@ -246,12 +250,24 @@ OPERATIONS: dict[type[ast.AST], Callable[..., float]] = {
     ast.USub: operator.neg,
 }
 FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
+COMPARISONS: dict[type[ast.AST], Callable[[float, float], bool]] = {
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
 
 
 def evaluate(expression: str, numbers: Numbers) -> float:
     """Compute an expression of references; nothing else is in its language."""
     if "{" not in expression:
         return only(numbers.look_up(expression), expression)
+    tree, references = parsed(expression, numbers)
+    return _value(tree, references, expression)
+
+
+def parsed(expression: str, numbers: Numbers) -> tuple[ast.expr, list[list[float]]]:
+    """Return the syntax of an expression, in which r0, r1, ... stand for references, and their numbers."""
     references: list[list[float]] = []
 
     def take(match: re.Match[str]) -> str:
@@ -260,10 +276,26 @@ def evaluate(expression: str, numbers: Numbers) -> float:
 
     source = re.sub(r"\{([^{}]+)\}", take, expression)
     try:
-        tree = ast.parse(source.strip(), mode="eval").body
+        return ast.parse(source.strip(), mode="eval").body, references
     except SyntaxError as error:
         raise ClaimError(f"cannot read the expression {expression!r}") from error
-    return _value(tree, references, expression)
+
+
+def failing(condition: str, numbers: Numbers) -> list[str]:
+    """Return the comparisons of a condition that do not hold, with both values; every one must name a number."""
+    tree, references = parsed(condition, numbers)
+    found = []
+    for part in tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]:
+        if not isinstance(part, ast.Compare) or not all(type(op) in COMPARISONS for op in part.ops):
+            raise ClaimError(f"expected comparisons with > >= < <=, joined by and, in {condition!r}")
+        sides = [part.left, *part.comparators]
+        if not any(isinstance(node, ast.Name) for side in sides for node in ast.walk(side)):
+            raise ClaimError(f"expected a number of a table in each comparison of {condition!r}")
+        values = [_value(side, references, condition) for side in sides]
+        for one, op, other in zip(values, part.ops, values[1:], strict=False):
+            if not COMPARISONS[type(op)](one, other):
+                found.append(f"{one:.6g} and {other:.6g}")
+    return found
 
 
 def _value(node: ast.expr, references: list[list[float]], words: str) -> float:
@@ -349,6 +381,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     waiting: dict[str, int] = field(default_factory=dict)
     compared: int = 0
+    decided: int = 0
     undeclared: list[str] = field(default_factory=list)
     unrecorded: dict[str, int] = field(default_factory=dict)
     # By page: places of wrong numbers, and what should stand there.
@@ -378,12 +411,14 @@ class Checker:
         return len(inside)
 
     def check(self, everywhere: Sequence[str]) -> None:
-        for key in set(self.entries) - {"claims", "tables", "given", "unrecorded"}:
+        for key in set(self.entries) - {"claims", "tables", "given", "unrecorded", "verdicts"}:
             self.complain(f"unknown entry {key!r} in the registry")
         for entry in self.entries.get("claims", []):
             self.claim(entry["text"], [entry["is"]] if isinstance(entry["is"], str) else entry["is"])
         for entry in self.entries.get("tables", []):
             self.table(entry)
+        for entry in self.entries.get("verdicts", []):
+            self.verdict_holds(entry["text"], entry["is"])
         for kind, texts in self.entries.get("given", {}).items():
             if kind not in KINDS:
                 self.complain(f"expected one of {', '.join(KINDS)} for given, found {kind!r}")
@@ -438,6 +473,23 @@ class Checker:
                 self.problem(start, f"{text!r}: ~ asks for one of {', '.join(ROUGHLY)} in the text")
             else:
                 self.compare(inside[0], source)
+
+    def verdict_holds(self, text: str, condition: str) -> None:
+        """Check that the words of a verdict stand once on the page, and that the tables decide so."""
+        matches = list(pattern(text).finditer(self.page.text))
+        if len(matches) != 1:
+            self.complain(f"expected the verdict {text!r} once, found it {len(matches)} times")
+            return
+        try:
+            wrong = failing(condition, self.numbers)
+        except WaitingError as error:
+            self.verdict.waiting[str(error)] = self.verdict.waiting.get(str(error), 0) + 1
+        except (ClaimError, ZeroDivisionError) as error:
+            self.problem(matches[0].start(), str(error))
+        else:
+            self.verdict.decided += 1
+            if wrong:
+                self.problem(matches[0].start(), f"says {text!r}, but {condition} is false: {'; '.join(wrong)}")
 
     def compare(self, found: Found, source: str) -> None:
         bound, expression = split_bound(source)
@@ -568,7 +620,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in lacking:
         print(f"warning: {name}.md has no provenance yet", file=sys.stderr)
     print(*verdict.problems, sep="\n", end="\n" if verdict.problems else "")
-    print(f"{verdict.compared} numbers compared, {len(verdict.problems)} problems", file=sys.stderr)
+    checked = f"{verdict.compared} numbers compared, {verdict.decided} verdicts decided"
+    print(f"{checked}, {len(verdict.problems)} problems", file=sys.stderr)
     return int(bool(verdict.problems))
 
 

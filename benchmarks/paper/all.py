@@ -16,6 +16,7 @@ EXHIBITS = (
     "swissroll_embed",
     "swissroll",
     "preset",
+    "adjudication",
     "ablation",
     "table_mnist",
     "mnist_front",

@@ -53,6 +53,7 @@ def test_the_pages_of_this_project_claim_what_was_measured(claims, capsys):
     assert said.out == ""
     assert code == 0
     assert int(re.search(r"(\d+) numbers compared", said.err)[1]) > 100
+    assert int(re.search(r"(\d+) verdicts decided", said.err)[1]) > 30
 
 
 def test_a_right_number_passes(project):
@@ -192,6 +193,64 @@ def test_measurements_without_a_file_are_counted_and_shown(tmp_path, project, cl
     assert project("It takes 5 to 7 s.", registry) == (0, [])
     claims.main(["--root", str(tmp_path)])
     assert "2 numbers without a numbers file: python slow.py" in capsys.readouterr().err
+
+
+FASTER = "{race | ours | 100 | seconds} < {race | theirs | 100 | seconds}"
+BETTER = "{race | ours | 100 | P@10} > {race | theirs | 100 | P@10}"
+
+
+def verdict(text: str, condition: str) -> str:
+    return f"""["README.md"]\nverdicts = [{{ text = "{text}", is = "{condition}" }}]\n"""
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        FASTER,
+        f"{FASTER} and {BETTER}",
+        "100 * {race | ours | 100 | seconds} < {race | theirs | 100 | seconds}",
+        "0.9 < min({race | * | P@10}) < max({race | * | P@10}) < 0.95",
+    ],
+)
+def test_a_verdict_that_the_table_supports_passes(project, condition):
+    assert project("Ours is faster.", verdict("is faster", condition)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        (FASTER.replace("<", ">"), "is false: 0.7 and 180"),
+        (f"{FASTER} and {BETTER.replace('>', '<')}", "is false: 0.949 and 0.927"),
+        ("0.9 < min({race | * | P@10}) < 0.927", "is false: 0.927 and 0.927"),
+        (FASTER.replace("ours | 100", "nobody"), "found no number"),
+        (FASTER.replace(" | 100", ""), "found 2"),
+        ("{race | ours | 100 | seconds}", "expected comparisons"),
+        (f"{FASTER} or {BETTER}", "expected comparisons"),
+        (FASTER.replace("<", "!="), "expected comparisons"),
+        ("1 < 2", "expected a number of a table"),
+        (f"{FASTER} and 1 < 2", "expected a number of a table"),
+        (f"{FASTER} <", "cannot read"),
+        ("1 / ({race | ours | 100 | seconds} - 0.7) > 1", "division by zero"),
+    ],
+)
+def test_a_verdict_that_the_table_does_not_support_is_told_with_its_place(project, condition, why):
+    code, (line,) = project("Words.\n\nOurs is faster.", verdict("is faster", condition))
+    assert code == 1
+    assert line.startswith("README.md:3: ")
+    assert why in line
+
+
+@pytest.mark.parametrize("page", ["Ours is slower.", "Ours is faster, or is faster."])
+def test_the_words_of_a_verdict_stand_once_on_their_page(project, page):
+    code, (line,) = project(page, verdict("is faster", FASTER))
+    assert code == 1
+    assert "expected the verdict 'is faster' once" in line
+
+
+def test_the_numbers_of_a_verdict_need_a_source_of_their_own(project):
+    code, (line,) = project("Ours is faster (0.70 s).", verdict("is faster (# s)", FASTER))
+    assert code == 1
+    assert "0.70 has no source" in line
 
 
 @pytest.mark.parametrize(

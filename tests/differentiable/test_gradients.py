@@ -155,6 +155,42 @@ def test_positions_agree_with_the_closed_formula_of_the_supplement(rng):
     assert relative_error(places.grad, expected) < 1e-9
 
 
+@pytest.mark.parametrize(("max_scale", "n_scales"), [(3, 6), (8, 6), (8, None)])
+def test_the_paper_s_loss_is_equation_8_on_dense_powers(points, graph, pairs, max_scale, n_scales):
+    loss = DiffusionEMDLoss.from_paper(graph, max_scale=max_scale, n_scales=n_scales)
+    coarsest = range(max(max_scale - 5, 0) if n_scales else 0, max_scale + 1)
+    assert list(loss.scales) == list(coarsest)
+    places = torch.tensor(points, requires_grad=True)
+    leaves, width = [*pairs, places], graph.construction["bandwidth"]
+    options = {"density": "function", "norm": "increments", "alpha": 0.49}
+    expected = dense_distance(places, mask_of(graph), width, pairs[0] - pairs[1], coarsest, **options)
+    found = loss(*pairs, points=places)
+    assert found.shape == (3,)
+    assert relative_error(found.detach(), expected.detach()) < 1e-9
+    assert relative_error(loss(*pairs).detach(), expected.detach()) < 1e-9
+    wanted = torch.autograd.grad(expected.sum(), leaves)
+    for one, other in zip(torch.autograd.grad(found.sum(), leaves), wanted, strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
+def test_the_paper_s_loss_agrees_with_the_preset_and_finite_differences(points, graph, pairs):
+    loss = DiffusionEMDLoss.from_paper(graph, points=points)
+    model = hm.DiffusionEMD.from_paper(graph).fit()
+    assert loss.scales[-1] == model.max_scale_
+    rows = [model.transform(part.detach().numpy()) for part in pairs]
+    assert relative_error(loss(*pairs).detach(), np.abs(rows[0] - rows[1]).sum(axis=1)) < 1e-9
+    places = torch.tensor(points, requires_grad=True)
+    loss(*pairs, points=places).sum().backward()
+    expected = central_differences(lambda x: float(loss(*pairs, points=torch.tensor(x)).sum().detach()), points)
+    assert relative_error(places.grad, expected) < 1e-5
+    assert loss.enter(torch.tensor(points[:5])).shape == (40,)
+
+
+def test_algorithm_4_has_gradients_in_the_masses(graph, pairs):
+    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", max_scale=4).fit()
+    assert torch.autograd.gradcheck(lambda one, other: diffusion_emd(one, other, model), pairs)
+
+
 def test_positions_agree_with_finite_differences(points, graph, pairs):
     loss = DiffusionEMDLoss(graph, max_scale=7)
     places = torch.tensor(points, requires_grad=True)

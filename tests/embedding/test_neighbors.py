@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.neighbors import NearestNeighbors
 
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.neighbors import nearest
@@ -39,6 +40,16 @@ def assert_same(found, expected):
     assert found[1].dtype == np.int64
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("algorithm", ["kd_tree", "ball_tree"])
+def test_trees_of_scikit_learn_find_the_same_neighbors(algorithm):
+    rows, others = random_rows(300, 12), random_rows(40, 12, seed=1)
+    search = NearestNeighbors(n_neighbors=5, algorithm=algorithm, metric="manhattan").fit(rows)
+    distances, indices = search.kneighbors(others)
+    found = nearest(others, 5, rows)
+    np.testing.assert_allclose(found[0], distances, rtol=1e-12)
+    np.testing.assert_array_equal(found[1], indices)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -75,6 +75,18 @@ def test_spearman_is_the_mean_of_the_rows(pair):
         assert spearman(truth, distances) == pytest.approx(np.mean(values), abs=1e-12)
 
 
+def test_spearman_is_the_formula_of_the_supplement():
+    """rho = 1 - 6 sum d_i^2 / (n (n^2 - 1)) for ranks without ties, over the others of each measure."""
+    rng = np.random.default_rng(3)
+    truth, distances = (part + part.T for part in rng.random((2, 15, 15)))
+    values = []
+    for i in range(15):
+        a, b = (np.delete(part[i], i).argsort().argsort() for part in (truth, distances))
+        n = len(a)
+        values.append(1 - 6 * np.sum((a - b) ** 2) / (n * (n**2 - 1)))
+    assert spearman(truth, distances) == pytest.approx(np.mean(values), abs=1e-12)
+
+
 def test_spearman_sees_only_the_order():
     truth = line_distances(0, 1, 3, 7, 20)
     assert spearman(truth, truth**3) == pytest.approx(1)
