@@ -244,6 +244,9 @@ def distances_by_method(result) -> dict[str, np.ndarray]:
     centers, measures = result.landmarks.centers, result.measures
     return {
         "diffusion_emd": result.distances,
+        "from_paper": hm.pairwise_distances(
+            hm.DiffusionEMD.from_paper(result.landmarks.graph()).fit_transform(measures)
+        ),
         "quad_tree": hm.baselines.quad_tree(centers, measures),
         "cluster_tree": hm.baselines.cluster_tree(centers, measures),
     }

@@ -178,6 +178,8 @@ ENTRIES = (
         10,
         rests=("distances", "baselines"),
     ),
+    Entry("paper/speed.py --preset", ("speed_preset",), 1, rests=("distances", "baselines")),
+    Entry("paper/swissroll.py --preset", ("swissroll_preset",), 2, rests=("distances", "baselines")),
     Entry("paper/speed.py", ("speed",), 9, rests=("distances", "baselines")),
     Entry("paper/swissroll.py", ("swissroll",), 9, rests=("distances", "baselines")),
     Entry(
@@ -185,7 +187,7 @@ ENTRIES = (
     ),
     Entry("explain.py --cohorts 50 --record", ("explain",), 10, rests=("comparison", "attribution")),
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
-    Entry("paper/ablation.py --draws 5", ("ablation",), 12),
+    Entry("paper/ablation.py --draws 5", ("ablation", "ablation_preset"), 18),
     Entry("paper/table_mnist.py --data {data}/mnist.npz", ("table_mnist",), 25, rests=("distances", "baselines")),
     Entry("neighbors.py --points 100000 --record", ("neighbors",), 15, times=True),
 )

@@ -8,6 +8,9 @@ paper's, P^t mu.
 Two settings go where the library does not, to see what it avoids: orders below those of tol = 0.5, the largest it
 takes, and the paper's own number of centers, which is the rank and nothing more: in the library's cells, whose masses
 are compared, and, at the supplement's threshold, as the paper has it, densities at the centers of the decomposition.
+
+The preset `DiffusionEMD.from_paper` has a figure and a table of its own: six scales unless a panel varies them, and in
+panels (b) and (c) Algorithm 1 at as many centers as the rank, as the paper prints it. With --preset, only these run.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from heatmover.embedding import preparation
 # The library's definition and the paper's, by the name of the norm.
 KINDS = {"levels": {}, "increments": {"norm": "increments", "density": "function"}}
 NORMS = tuple(KINDS)
+PRESET = "from_paper"
 MAX_SCALES = (2, 4, 6, 8, 9, 10, 11, 12, 13, 16)
 THRESHOLDS = (1e-6, 1e-3, 0.1, 0.9)
 RANK_ONLY = (0.1, 0.9)
@@ -130,27 +134,65 @@ def by_order(roll: Roll) -> Found:
         yield norm, tol, roll.score(hm.pairwise_distances(embedding), order, seconds)
 
 
+def preset_by_max_scale(roll: Roll) -> Found:
+    for max_scale in MAX_SCALES:
+        model = hm.DiffusionEMD.from_paper(roll.graph, max_scale=max_scale, n_scales=min(PAPER_SCALES, max_scale + 1))
+        embedding = model.fit_transform(roll.measures)
+        yield PRESET, max_scale, roll.score(hm.pairwise_distances(embedding), max_scale)
+
+
+def preset_by_threshold(roll: Roll) -> Found:
+    """Yield the densities at all points, at the centers of each threshold, and with weights the paper does not have."""
+    for delta in (None, *THRESHOLDS):
+        model = hm.DiffusionEMD.from_paper(roll.graph, compress=delta)
+        embedding = model.fit_transform(roll.measures)
+        score = roll.score(hm.pairwise_distances(embedding), embedding.shape[1])
+        yield PRESET, delta or "full", score
+        if delta is not None:
+            even = evenly_weighted(embedding, model.n_regions_, roll.graph.n_points)
+            yield PRESET, ("n / r", delta), roll.score(hm.pairwise_distances(even), embedding.shape[1])
+
+
+def evenly_weighted(embedding: np.ndarray, counts: np.ndarray, n_points: int) -> np.ndarray:
+    """Return the blocks of an embedding, each times the number of points that one of its centers stands for."""
+    return embedding * np.repeat(n_points / np.asarray(counts), counts)
+
+
+def preset_by_n_scales(roll: Roll) -> Found:
+    """Yield every number of scales, and all K + 1 of them."""
+    model = hm.DiffusionEMD.from_paper(roll.graph, n_scales=None)
+    embedding = model.fit_transform(roll.measures)
+    distances = np.zeros_like(roll.truth)
+    for n_scales, block in enumerate(reversed(np.split(embedding, model.n_scales_, axis=1)), 1):
+        distances += hm.pairwise_distances(block)
+        yield PRESET, n_scales, roll.score(distances, n_scales)
+    yield PRESET, "every", roll.score(distances, embedding.shape[1])
+    yield PRESET, "chosen", roll.score(distances, model.max_scale_)
+
+
 STUDIES = {"scale": by_max_scale, "rank": by_threshold, "number": by_n_scales, "order": by_order}
+PRESET_STUDIES = {"scale": preset_by_max_scale, "rank": preset_by_threshold, "number": preset_by_n_scales}
 
 
-def study(n_runs: int, n_measures: int, seed: int) -> tuple[Runs, list[int]]:
+def study(n_runs: int, n_measures: int, seed: int, *, only_preset: bool = False) -> tuple[Runs, list[int]]:
     """Return all scores, and the K of every run."""
     runs: Runs = defaultdict(list)
     chosen = []
+    studies = [*({} if only_preset else STUDIES).items(), *PRESET_STUDIES.items()]
     for draw in range(seed, seed + n_runs):
         with stage(f"draw {draw}"):
             roll = Roll.draw(n_measures, draw)
             chosen.append(roll.max_scale)
-            for name, settings in STUDIES.items():
+            for name, settings in studies:
                 for norm, setting, score in settings(roll):
                     runs[name, norm, setting].append(score)
     # Draws of different K have different numbers of scales; keep those that all have.
     return {key: found for key, found in runs.items() if len(found) == n_runs}, chosen
 
 
-def settings_of(runs: Runs, name: str) -> list:
+def settings_of(runs: Runs, name: str, kind: str = "levels") -> list:
     """Return the plain settings of a study in order; those apart (names, pairs) are asked for by themselves."""
-    return [key[2] for key in runs if key[0] == name and key[1] == "levels" and isinstance(key[2], int | float)]
+    return [key[2] for key in runs if key[0] == name and key[1] == kind and isinstance(key[2], int | float)]
 
 
 def summary(runs: Runs, name: str, norm: str, setting: object, field: str) -> tuple[float, float]:
@@ -247,6 +289,65 @@ def draw(runs: Runs, chosen: list[int]):
     return figure
 
 
+def draw_preset(runs: Runs):
+    """Panels (a) to (d) of the preset."""
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.9), sharey=True)
+    scales, numbers = (settings_of(runs, name, PRESET) for name in ("scale", "number"))
+    weighted = [("n / r", delta) for delta in THRESHOLDS]
+    features = [summary(runs, "rank", PRESET, delta, "x")[0] for delta in ("full", *THRESHOLDS)]
+    panels = [
+        ("scale", scales, scales, "-"),
+        ("rank", list(THRESHOLDS), list(THRESHOLDS), "-"),
+        ("rank", ["full", *THRESHOLDS], features, "-"),
+        ("number", numbers, numbers, "-"),
+    ]
+    for axis, (name, settings, places, line) in zip(axes, panels, strict=True):
+        curve(axis, runs, name, settings, places, line)
+    curve(axes[1], runs, "rank", weighted, list(THRESHOLDS), ":")
+    curve(axes[2], runs, "rank", weighted, features[1:], ":")
+    axes[0].set(title="(a) maximum scale", xlabel="K", ylabel="P@10, Spearman", ylim=(None, 1.005))
+    axes[1].set(title="(b) compression", xlabel=r"threshold of rank $\delta$", xscale="log")
+    axes[2].set(title="(c) centers", xlabel="features, all scales together", xscale="log")
+    axes[3].set(title="(d) number of scales", xlabel="scales kept, counted from the coarsest")
+    handles = [
+        *(Line2D([], [], color=c, marker=m, label=w) for (c, m), w in ((PRECISION, "P@10"), (SPEARMAN, "Spearman"))),
+        Line2D([], [], color="black", linestyle=":", label="each scale times n / r (not in the paper)"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def curve(axis, runs: Runs, name: str, settings: list, places: list[float], line: str) -> None:
+    for field, (color, marker) in {"precision": PRECISION, "spearman": SPEARMAN}.items():
+        mean, deviation = np.array([summary(runs, name, PRESET, setting, field) for setting in settings]).T
+        axis.plot(places, mean, color=color, marker=marker, linestyle=line, mfc=color if line == "-" else "white")
+        axis.fill_between(places, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+
+
+def preset_rows(runs: Runs) -> list[list[str]]:
+    """Return the rows of the preset's table, panel by panel."""
+
+    def cells(name: str, setting: object, words: str) -> list[str]:
+        found = []
+        for field, digits in {"precision": 3, "spearman": 4}.items():
+            mean, deviation = summary(runs, name, PRESET, setting, field)
+            found.append(f"{mean:.{digits}f} ± {deviation:.{digits}f}")
+        return [words, *found]
+
+    def features(name: str, setting: object) -> str:
+        return f"{summary(runs, name, PRESET, setting, 'x')[0]:,.0f} features"
+
+    numbers = settings_of(runs, "number", PRESET)
+    return [
+        *(cells("scale", k, f"(a) K = {k}") for k in MAX_SCALES),
+        cells("rank", "full", f"(b, c) all points, {features('rank', 'full')}"),
+        *(cells("rank", s, f"(b, c) centers, δ = {s:g}, {features('rank', s)}") for s in THRESHOLDS),
+        *(cells("rank", ("n / r", s), f"(b, c) centers, δ = {s:g}, each scale times n / r") for s in THRESHOLDS),
+        *(cells("number", n, f"(d) {n} scale" + "s" * (n > 1)) for n in numbers),
+        cells("number", "every", f"(d) all K + 1 scales, {features('number', 'every')}"),
+    ]
+
+
 def row(runs: Runs, name: str, setting: object, words: str) -> list[str]:
     cells = [words]
     for norm in NORMS:
@@ -287,8 +388,11 @@ def rows_of(runs: Runs) -> list[list[str]]:
     ]
 
 
-def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
-    runs, chosen = study(n_runs, n_measures, show.seed)
+def run(show: Exhibit, n_runs: int, n_measures: int, *, only_preset: bool = False) -> None:
+    runs, chosen = study(n_runs, n_measures, show.seed, only_preset=only_preset)
+    write_preset(show, runs, n_measures)
+    if only_preset:
+        return
     show.save(draw(runs, chosen))
     heads = ["panel and setting", "P@10", "Spearman", "P@10, Eq. 8", "Spearman, Eq. 8"]
     note = (
@@ -302,8 +406,22 @@ def run(show: Exhibit, n_runs: int, n_measures: int) -> None:
     show.table(heads, rows_of(runs), note=note)
 
 
+def write_preset(show: Exhibit, runs: Runs, n_measures: int) -> None:
+    show.save(draw_preset(runs), "_preset")
+    chosen = [int(score.x) for score in runs["number", PRESET, "chosen"]]
+    note = (
+        f"Means and standard deviations over {len(chosen)} draws of {n_measures} measures. Except in (a), the preset "
+        f"chose K = {' or '.join(map(str, sorted(set(chosen))))}. Except in (d), it compares the {PAPER_SCALES} "
+        "coarsest scales. In (b, c), the preset reads densities at as many centers as the rank, with no minimum. The "
+        "weight n / r is the number of points for each center of a scale; the paper does not have this weight."
+    )
+    show.table(["panel and setting", "P@10", "Spearman"], preset_rows(runs), note=note, suffix="_preset")
+
+
 if __name__ == "__main__":
     options = parser(__doc__)
     options.add_argument("--draws", type=int, default=10, help="draws of the data (10; quick: 3)")
+    options.add_argument("--preset", action="store_true", help="only the preset, in its own figure and table")
     arguments = options.parse_args()
-    run(exhibit("ablation", arguments), *((3, 30) if arguments.quick else (arguments.draws, 100)))
+    sizes = (3, 30) if arguments.quick else (arguments.draws, 100)
+    run(exhibit("ablation", arguments), *sizes, only_preset=arguments.preset)

@@ -35,6 +35,7 @@ T = TypeVar("T")
 # Okabe and Ito's colors, told apart by every kind of color vision; each method keeps its color, marker and name.
 LOOKS = {
     "diffusion_emd": ("#D55E00", "o", "Diffusion EMD"),
+    "from_paper": ("#8C3B00", "d", "Diffusion EMD (from_paper)"),
     "cluster_tree": ("#0072B2", "s", "ClusterTree"),
     "quad_tree": ("#009E73", "^", "QuadTree"),
     "grid_emd": ("#56B4E9", "v", "grid EMD"),
@@ -118,10 +119,20 @@ def exhibit(name: str, arguments: argparse.Namespace) -> Exhibit:
     return Exhibit(name, arguments.out or default, arguments.quick, arguments.seed)
 
 
+def paper_settings(options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the parameters of the preset, for the convention of the baselines."""
+    from heatmover import DiffusionEMD
+
+    settings = DiffusionEMD.from_paper(**(options or {})).get_params()
+    return {key: value for key, value in settings.items() if key not in ("graph", "n_jobs")}
+
+
 def method_named(name: str) -> Callable[..., np.ndarray]:
-    """Return the baseline of this name; the two forms of convolutional Sinkhorn have one each."""
+    """Return the baseline of this name; the preset and the two forms of convolutional Sinkhorn have one each."""
     from alternatives import METHODS
 
+    if name == "from_paper":
+        return partial(METHODS["diffusion_emd"], **paper_settings())
     if name in FORMS:
         return partial(METHODS["convolutional_sinkhorn"], **FORMS[name])
     return METHODS[name]
