@@ -33,41 +33,49 @@ def accuracy(table, task, distances, split):
     return 100 * (task.labels[nearest] == task.labels[test]).mean()
 
 
-@pytest.mark.parametrize(("name", "delta"), [("paper_1e-6", 1e-6), ("paper_1e-3", 1e-3)])
-def test_algorithm_4_is_the_preset(table, task, name, delta):
+@pytest.mark.parametrize(
+    ("name", "delta", "rule", "words"),
+    [
+        ("paper_1e-6", 1e-6, "auto", "auto"),
+        ("paper_1e-3", 1e-3, "auto", "auto"),
+        ("paper_lemma_1", 1e-6, 0.25, "Lemma 1"),
+    ],
+)
+def test_algorithm_4_is_the_preset(table, task, name, delta, rule, words):
     (row,) = task.rows(name, 2, [])
     graph = hm.Graph.from_points(task.data.points)
-    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", compress=delta)
+    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", compress=delta, max_scale=rule)
     distances = hm.pairwise_distances(model.fit_transform(task.data.masses))
     some = distances[:N_DIGITS, :N_DIGITS]
     assert row.precision == pytest.approx(precision_at_k(task.truth, some, k=10), abs=0.01)
     assert row.spearman == pytest.approx(spearman(task.truth, some), abs=1e-6)
     assert row.accuracies == pytest.approx([accuracy(table, task, distances, split) for split in (0, 1)], abs=1.3)
-    assert f"delta {delta:g}, max_scale {model.max_scale_} (auto)" in row.label
+    assert f"delta {delta:g}, max_scale {model.max_scale_} ({words})" in row.label
 
 
-@pytest.mark.parametrize("name", ["one_cluster_tree", "one_quad_tree"])
-def test_each_split_has_one_tree_of_its_own(table, task, name):
-    again = task.rows(name, 2, task.rows(name, 1, []))
-    method, options = METHODS[name.removeprefix("one_")], table.ONE_TREE[name]
-    expected = []
-    for split in (0, 1):
-        distances = method(task.data.points, task.data.masses, random_state=SEED + split, n_trees=1, **options)
-        expected.append(accuracy(table, task, distances, split))
-    assert again[0].accuracies == pytest.approx(expected, abs=1.3)  # one image of 80 may have two nearest
-    assert again[1].accuracies == []
-    for row, n_trees in zip(again, (1, table.N_FOREST), strict=True):
-        assert row.label.endswith(f"n_trees {n_trees}")
-        agreed = []
-        for seed in range(SEED, SEED + table.N_DRAWS):
-            masses = task.data.masses[:N_DIGITS]
-            distances = method(task.data.points, masses, random_state=seed, n_trees=n_trees, **options)
-            agreed.append((precision_at_k(task.truth, distances, k=10), spearman(task.truth, distances)))
-        assert (row.precision, row.spearman) == pytest.approx(np.mean(agreed, axis=0))
-        assert row.deviations == pytest.approx(np.std(agreed, axis=0, ddof=1))
-        cells = [cell.split(" (")[0] for cell in row.cells()[2:4]]
-        assert cells[0] == f"{row.precision:.3f} ± {row.deviations[0]:.3f}"
-        assert cells[1] == f"{row.spearman:.3f} ± {row.deviations[1]:.3f}"
+@pytest.mark.parametrize("n_trees", [1, 10])
+@pytest.mark.parametrize(
+    ("method", "options"), [("cluster_tree", {"n_clusters": 10, "depth": 5}), ("quad_tree", {"depth": 20})]
+)
+def test_each_split_has_trees_of_its_own(table, task, method, options, n_trees):
+    name = f"{n_trees}_{method}"
+    (row,) = task.rows(name, 2, task.rows(name, 1, []))
+
+    def distances(masses, seed):
+        return METHODS[method](task.data.points, masses, random_state=seed, n_trees=n_trees, **options)
+
+    expected = [accuracy(table, task, distances(task.data.masses, SEED + split), split) for split in (0, 1)]
+    assert row.accuracies == pytest.approx(expected, abs=1.3)  # one image of 80 may have two nearest
+    agreed = []
+    for seed in range(SEED, SEED + table.N_DRAWS):
+        found = distances(task.data.masses[:N_DIGITS], seed)
+        agreed.append((precision_at_k(task.truth, found, k=10), spearman(task.truth, found)))
+    assert (row.precision, row.spearman) == pytest.approx(np.mean(agreed, axis=0))
+    assert row.deviations == pytest.approx(np.std(agreed, axis=0, ddof=1))
+    assert row.label.endswith(f"n_trees {n_trees}")
+    cells = [cell.split(" (")[0] for cell in row.cells()[2:4]]
+    assert cells[0] == f"{row.precision:.3f} ± {row.deviations[0]:.3f}"
+    assert cells[1] == f"{row.spearman:.3f} ± {row.deviations[1]:.3f}"
 
 
 def test_the_table_of_the_preset_has_the_first_row_of_what_is_tuned(table, task, tmp_path):
@@ -79,9 +87,6 @@ def test_the_table_of_the_preset_has_the_first_row_of_what_is_tuned(table, task,
     arguments = table.Namespace(tables=("preset",), keep=keep, only=None, splits=1)
     table.fill(out, task, arguments)
     lines = (tmp_path / "numbers/table_mnist_preset.md").read_text(encoding="utf-8").splitlines()[2:]
-    expected = [f"{name} first" for name in names]
-    for name in table.ONE_TREE:
-        expected.insert(expected.index(f"{name} first") + 1, f"{name} second")
-    assert [line.split("|")[1].strip() for line in lines[: len(expected)]] == expected
-    assert lines[len(expected)] == ""
+    assert [line.split("|")[1].strip() for line in lines[: len(names)]] == [f"{name} first" for name in names]
+    assert lines[len(names)] == ""
     assert not (tmp_path / "numbers/table_mnist.md").exists()
