@@ -41,10 +41,15 @@ def accuracy(table, task, distances, split):
         ("paper_lemma_1", 1e-6, 0.25, "Lemma 1"),
     ],
 )
-def test_algorithm_4_is_the_preset(table, task, name, delta, rule, words):
+def test_algorithm_4_is_the_preset(table, task, monkeypatch, name, delta, rule, words):
+    asked, preset = [], hm.DiffusionEMD.from_paper
+    monkeypatch.setattr(
+        hm.DiffusionEMD, "from_paper", lambda graph, **options: asked.append(options) or preset(graph, **options)
+    )
     (row,) = task.rows(name, 2, [])
+    assert [options["algorithm"] for options in asked] == ["interpolative"]  # Algorithm 1 has the same figures
     graph = hm.Graph.from_points(task.data.points)
-    model = hm.DiffusionEMD.from_paper(graph, algorithm="interpolative", compress=delta, max_scale=rule)
+    model = preset(graph, algorithm="interpolative", compress=delta, max_scale=rule)
     distances = hm.pairwise_distances(model.fit_transform(task.data.masses))
     some = distances[:N_DIGITS, :N_DIGITS]
     assert row.precision == pytest.approx(precision_at_k(task.truth, some, k=10), abs=0.01)
