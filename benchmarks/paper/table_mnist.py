@@ -444,12 +444,12 @@ def note_of_tuned(task: Task, arguments: Namespace) -> str:
 
 def note_of_preset(task: Task, arguments: Namespace) -> str:
     splits = (
-        "is that of one random split into two halves"
+        "in one random split into two halves"
         if arguments.splits == 1
-        else f"is the mean and standard deviation over {arguments.splits} random splits into two halves"
+        else f"mean and standard deviation over {arguments.splits} random splits into two halves"
     )
     return (
-        f"{len(task.labels):,} images. Accuracy is that of the nearest neighbor by L1 distance and {splits}. Agreement "
+        f"{len(task.labels):,} images. Accuracy is that of 1-NN by L1 distance, {splits}. Agreement "
         f"with exact EMD is measured on {len(task.digits)} digits; seed {task.seed}. P@10 and Spearman of one "
         f"tree and of ten trees are the mean and standard deviation over {N_DRAWS} draws; each split has other trees. "
         "The paper's Algorithm 4 is `DiffusionEMD.from_paper` with the interpolative algorithm; delta is 1e-6 by "
