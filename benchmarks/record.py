@@ -188,7 +188,7 @@ ENTRIES = (
     Entry(
         "paper/table_mnist.py --data {data}/mnist.npz",
         ("table_mnist", "table_mnist_preset"),
-        45,
+        20,
         rests=("distances", "baselines"),
     ),
     Entry("neighbors.py --points 100000 --record", ("neighbors",), 15, times=True),
