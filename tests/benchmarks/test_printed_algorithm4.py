@@ -1,4 +1,4 @@
-"""The printed algorithms of the supplement against dense linear algebra, and what the exhibit of complexities rests on."""
+"""The printed algorithms of the supplement against dense algebra, and what the exhibit of complexities rests on."""
 
 from __future__ import annotations
 
