@@ -107,6 +107,22 @@ ENTRIES = (
     Entry("paper/preset.py", ("preset", "preset_stability"), 9),
     Entry("paper/adjudication.py", ("adjudication",), 6, rests=("distances", "baselines")),
     Entry(
+        "paper/complexity.py",
+        (
+            "complexity",
+            "complexity_degrees",
+            "complexity_decompositions",
+            "complexity_algorithm4",
+            "complexity_growth",
+            "complexity_gamma",
+            "complexity_gradients",
+        ),
+        4,
+        times=True,
+        rests=("distances", "gradients"),
+    ),
+    Entry("paper/printed_algorithm4.py", ("printed_algorithm4", "printed_algorithm4_scales"), 8),
+    Entry(
         "cohorts.py --data {data}",
         ("cohorts_melanoma", "cohorts_kidney", "cohorts_kidney_large"),
         5,

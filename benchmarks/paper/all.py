@@ -29,6 +29,8 @@ EXHIBITS = (
     "kernels",
     "alpha",
     "speed",
+    "complexity",
+    "printed_algorithm4",
 )
 NEEDS_DATA = {"table_mnist", "mnist_front", "mnist_flat"}
 
