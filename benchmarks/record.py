@@ -103,7 +103,7 @@ ENTRIES = (
     Entry("paper/alpha.py", ("alpha", "alpha_line", "alpha_order"), 3),
     Entry("paper/theorem2.py", ("theorem2", "theorem2_waves", "theorem2_kinds", "theorem2_terms"), 3),
     Entry("paper/dual_norm.py", ("dual_norm",), 1),
-    Entry("paper/limits_of_theory.py", ("heat_limits", "heat_limits_powers"), 0.1),
+    Entry("paper/limits_of_theory.py", ("heat_limits", "heat_limits_powers", "heat_limits_ranks"), 0.2),
     Entry("paper/corollary.py", ("corollary", "corollary_waves", "corollary_distances"), 3),
     Entry("paper/mnist_flat.py --data {data}/mnist.npz", ("mnist_flat",), 2, rests=("distances", "baselines")),
     Entry("paper/preset.py", ("preset",), 3),

@@ -98,7 +98,7 @@ def test_the_climb_never_falls_and_its_end_has_its_ratio(ring, extremes):
         assert after > 1.05 * before  # noise is never the end
         assert extremes.ratio(end, matrix, costs) == pytest.approx(after, rel=1e-6)
     high, _, of_waves = extremes.largest(matrix, costs, np.zeros((0, space.n)), rng)
-    assert high >= of_waves
+    assert high >= of_waves * (1 - 1e-9)
     drawn = rng.dirichlet(np.full(space.n, 0.3), (60, 2))
     assert max(extremes.ratio(a - b, matrix, costs) for a, b in drawn) < high
 
