@@ -15,6 +15,7 @@ rank R_delta of P^(2^k) for the first is exactly that of P^(2^(k-1)) for the sec
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,6 @@ def write(out: Exhibit) -> None:
             "the circle. The deviation from 1 is 2 t log(4 pi t) / d^2, and the last column has what remains without "
             f"it. Images and Fourier series of h_t agree to {series:.0e} at t from 2^-3 to 1."
         ),
-        suffix="",
     )
     rows = []
     for time in TIMES:
@@ -108,7 +108,7 @@ def write(out: Exhibit) -> None:
                 ]
             )
             before = kernel
-    out.table(
+    replace(out, name="heat_limits_powers").table(
         ["t", "eps", "t / eps, heat t", "t / eps, heat t / 4", "4 t / eps, heat t", "4 t / eps, L1", "rate"],
         rows,
         note=(
@@ -116,7 +116,6 @@ def write(out: Exhibit) -> None:
             'column "L1" as operators on L1. "t / eps" and "4 t / eps" are the powers. "Rate" is the exponent of eps '
             "with which the norm on L1 falls from one row to the next."
         ),
-        suffix="_powers",
     )
 
 
@@ -124,7 +123,7 @@ def write_ranks(out: Exhibit) -> None:
     nodes = NODES // 10 if out.quick else NODES
     operator = DiffusionOperator.from_graph(hm.Graph.from_points(fibonacci_sphere(nodes)))
     states = density_of_states(operator, np.random.default_rng(out.seed), coarsest=10, delta=1e-3)
-    out.table(
+    replace(out, name="heat_limits_ranks").table(
         ["steps", *(f"delta {delta:g}" for delta in DELTAS), "standard error"],
         [
             [
@@ -138,7 +137,6 @@ def write_ranks(out: Exhibit) -> None:
             f"Numerical rank R_delta of powers of P on a sphere of {nodes:,} nodes, with the default graph, from the "
             "density of states. The last column is the standard error of the second column."
         ),
-        suffix="_ranks",
     )
 
 

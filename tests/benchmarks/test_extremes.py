@@ -239,3 +239,15 @@ def test_errors_of_powers_of_the_walk(script):
     assert kernel == pytest.approx(np.abs(power[0] - heat).sum(), rel=1e-3)
     spectrum = np.fft.rfft(power[0] - heat)
     assert multiplier == pytest.approx(np.abs(spectrum).max(), rel=1e-3)
+
+
+def test_two_thresholds_differ_by_one_scale():
+    """The rank for 1e-6 is that for 1e-3 one scale finer, by all eigenvalues of a small sphere."""
+    height = 1 - (2 * np.arange(300) + 1) / 300
+    turn, radius = np.pi * (1 + np.sqrt(5)) * np.arange(300), np.sqrt(1 - height**2)
+    affinity = hm.Graph.from_points(np.c_[radius * np.cos(turn), radius * np.sin(turn), height]).affinity.toarray()
+    degree = np.sqrt(affinity.sum(axis=1))
+    values = np.abs(np.linalg.eigvalsh(affinity / degree[:, None] / degree))
+    ranks = {delta: [int((values ** (2.0**k) >= delta).sum()) for k in range(10)] for delta in (1e-6, 1e-3)}
+    assert ranks[1e-6][1:] == ranks[1e-3][:-1]
+    assert ranks[1e-6][5] > ranks[1e-3][5] > 1
