@@ -138,6 +138,12 @@ class Found:
         pairs = [(self.kinds[i], self.kinds[j]) for i, j in zip(*self.pairs, strict=True)]
         return np.array([a if a == b else "other" for a, b in pairs])
 
+    @cached_property
+    def without_waves(self) -> npt.NDArray[np.bool_]:
+        """Pairs of which neither measure is a part of a wave."""
+        waves = np.array(self.kinds) == "waves"
+        return ~(waves[self.pairs[0]] | waves[self.pairs[1]])
+
 
 def measure(space: Space, seed: int, counts: Sequence[int | None]) -> Found:
     rows, kinds = measures(space, np.random.default_rng(seed))
@@ -286,7 +292,7 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
         one = row[-1]
         for count in counts_of(one.space):
             ratios = [one.ratios(alpha, "increments", count) for alpha in ALPHAS]
-            others = (one.pair_kinds != "waves")[:-1]
+            others = one.without_waves[:-1]
             cells = [band(values[:-1][others]) for values in ratios]
             matrix, costs = parts(one.space, "increments", ALPHAS[-1], count), one.costs[ALPHAS[-1], count]
             of_waves = max(ratio(wave, matrix, costs) for wave in waves(one.costs[ALPHAS[-1], None]))
@@ -297,7 +303,7 @@ def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
         rows,
         note=(
             "Ratio of W_{D_alpha} to Eq. 9 if the sums of both distances end after k terms, so that heat at times "
-            "below 2^-k is left out. The bands contain all pairs drawn except parts of waves and every other atom "
+            "below 2^-k is left out. The bands contain the pairs drawn without parts of waves, except every other atom "
             "against the rest. The last two columns have the latter pair and the largest ratio of all waves on the "
             f"atoms, at alpha {ALPHAS[-1]:g}."
         ),
@@ -348,7 +354,7 @@ def draw_terms(ax: Axes, one: Found) -> None:
     every = one.space.terms + 2
     for alpha in ALPHAS:
         ratios = [one.ratios(alpha, "increments", count) for count in [*counts, None]]
-        others = (one.pair_kinds != "waves")[:-1]
+        others = one.without_waves[:-1]
         low, high = ([end(values[:-1][others]) for values in ratios] for end in (np.min, np.max))
         look = {"color": COLORS[alpha], "marker": "o"}
         ax.fill_between([*counts, every], low, high, color=COLORS[alpha], alpha=0.15, lw=0)
