@@ -25,6 +25,8 @@ EXHIBITS = (
     "table_multiscale",
     "theory",
     "theorem2",
+    "dual_norm",
+    "limits_of_theory",
     "corollary",
     "kernels",
     "alpha",

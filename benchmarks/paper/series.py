@@ -30,8 +30,9 @@ Family = Callable[[float], Floats]
 # Atoms a spacing s apart have parted by the time t with sqrt(t) = s / 8: erf(s / (4 sqrt t)) = erf(2) = 0.995.
 PARTED = 8.0
 # Quadrature points per spacing along each axis: the last wave is exp(-(12 pi / 8)^2 / 2) = 2e-5 at half that time,
-# which is the finest one that any term needs.
-FINE = 12
+# which is the finest one that any term needs. On the ring three times as many cost little: with 12, the increments of
+# the last terms are 1% too large.
+FINE = {1: 36, 2: 12}
 
 
 def heat_levels_on_line(distances: npt.ArrayLike, time: float) -> Floats:
@@ -121,7 +122,7 @@ class Torus:
         return 2 * np.pi * np.indices((self.side,) * self.dimension).reshape(self.dimension, -1).T / self.side
 
     def frequencies(self) -> Floats:
-        return np.arange(FINE * self.side // 2 + 1, dtype=float)
+        return np.arange(FINE[self.dimension] * self.side // 2 + 1, dtype=float)
 
     def heat(self, time: float) -> Floats:
         return np.exp(-time * self.frequencies() ** 2)
@@ -136,7 +137,7 @@ class Torus:
 
         The grid is as fine as the time 2^-level asks for.
         """
-        per_atom = max(4, FINE >> max(0, (self.terms - level) // 2 - 1))
+        per_atom = max(4, FINE[self.dimension] >> max(0, (self.terms - level) // 2 - 1))
         fine = per_atom * self.side
         grid = np.zeros((len(rows), *(fine,) * self.dimension))
         grid[(slice(None), *(slice(None, None, per_atom),) * self.dimension)] = rows.reshape(

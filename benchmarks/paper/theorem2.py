@@ -6,8 +6,10 @@ of the diffused difference of the measures: "increments" is Eq. 9 and the supple
 dual norm (2), "levels" is what the library computes by default. All sums are over all k: once the atoms of the measures
 have parted, every further term is the last one again, and the rest is a geometric series.
 
-Measures on n atoms: points, clouds, mixtures, even samples, and every other atom against the rest, which differ in
-nothing but the finest waves.
+Measures on n atoms are drawn: points, clouds, mixtures, positive and negative parts of waves, even samples, and every
+other atom against the rest. The bands are not those of the drawn measures: the smallest ratio is the one of all
+measures on the atoms, and the largest is climbed to from all waves, from drawn measures and from noise (extremes.py).
+Densities on the circle, without atoms, have closed forms.
 """
 
 from __future__ import annotations
@@ -29,6 +31,20 @@ from heatmover.transport.exact import exact_distances
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from exhibit import Exhibit, exhibit, parser, stage
+from extremes import (
+    NORMS,
+    certified,
+    largest,
+    parts,
+    points_ratio,
+    points_smallest,
+    ratio,
+    smallest,
+    snowflake_ratio,
+    wave_limit,
+    wave_ratio,
+    waves,
+)
 from manifolds import GEODESICS
 from series import Floats, Indices, Space, Sphere, Terms, Torus, ground_distances, norm_terms
 
@@ -36,18 +52,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ALPHAS = (0.1, 0.3, 0.45)
-NORMS = ("increments", "coarsest", "levels")
-SPACES = (
-    (Torus(1, 64), Torus(1, 256), Torus(1, 1024)),
-    (Sphere(50), Sphere(200), Sphere(800)),
-    (Torus(2, 8), Torus(2, 16), Torus(2, 32)),
-)
+SPACES = ((Torus(1, 32), Torus(1, 64)), (Sphere(25), Sphere(50)), (Torus(2, 6), Torus(2, 8)))
+# Frequencies of the waves of drawn measures and of closed forms, and degrees up to which the bound is certified.
+DRAWN_WAVES = (1, 2, 4, 8)
+FREQUENCIES = (1, 4, 16, 256, 4096)
+DEGREES = (1, 4, 16)
 POINTS_PER_MEASURE = 40
 COLORS = {0.1: "#009E73", 0.3: "#0072B2", 0.45: "#D55E00"}
 KINDS = {
     "points": ("#000000", "o", "two points"),
     "clouds": ("#D55E00", "s", "two clouds"),
     "mixtures": ("#0072B2", "^", "two mixtures"),
+    "waves": ("#CC79A7", "P", "parts of waves"),
     "fine": ("#009E73", "D", "even samples, every other atom"),
     "other": ("#BBBBBB", ".", "one of each kind"),
 }
@@ -65,13 +81,25 @@ def measures(space: Space, rng: np.random.Generator) -> tuple[Floats, list[str]]
         rows.extend(rng.multinomial(POINTS_PER_MEASURE, density / density.sum(), 2) / POINTS_PER_MEASURE)
         kinds.extend([kind] * 2)
 
-    for parts in [1] * 6 + [2, 2, 3, 3, 4, 4]:
-        squares = geodesic(places[rng.choice(n, parts)], places) ** 2
-        bells = np.exp(-squares / (2 * rng.uniform(0.1, 1, (parts, 1)) ** 2))
+    for count in [1] * 6 + [2, 2, 3, 3, 4, 4]:
+        squares = geodesic(places[rng.choice(n, count)], places) ** 2
+        bells = np.exp(-squares / (2 * rng.uniform(0.1, 1, (count, 1)) ** 2))
         draw(
-            rng.dirichlet(np.ones(parts)) @ (bells / bells.sum(axis=1, keepdims=True)),
-            ("mixtures", "clouds")[parts == 1],
+            rng.dirichlet(np.ones(count)) @ (bells / bells.sum(axis=1, keepdims=True)),
+            ("mixtures", "clouds")[count == 1],
         )
+    for frequency in DRAWN_WAVES:
+        wave = (
+            np.polynomial.legendre.Legendre.basis(frequency)(places[:, 2])
+            if isinstance(space, Sphere)
+            else np.cos(frequency * places[:, 0] + 0.1)
+        )
+        if np.abs(wave - wave.mean()).max() < 1e-6:
+            continue  # on the atoms the wave is constant
+        for part in (np.maximum(wave, 0), np.maximum(-wave, 0)):
+            part[part < 1e-6] = 0  # masses that the solver cannot tell from rounding
+            rows.append(part / part.sum())
+            kinds.append("waves")
     draw(np.ones(n), "fine")
     odd = (
         np.arange(n) % 2
@@ -91,6 +119,7 @@ class Found:
     kinds: list[str]
     norms: dict[str, Terms]
     truth: dict[tuple[float, int | None], Floats]
+    costs: dict[tuple[float, int | None], Floats]
 
     @cached_property
     def pairs(self) -> tuple[Indices, Indices]:
@@ -109,46 +138,94 @@ class Found:
         pairs = [(self.kinds[i], self.kinds[j]) for i, j in zip(*self.pairs, strict=True)]
         return np.array([a if a == b else "other" for a, b in pairs])
 
+    @cached_property
+    def without_waves(self) -> npt.NDArray[np.bool_]:
+        """Pairs of which neither measure is a part of a wave."""
+        waves = np.array(self.kinds) == "waves"
+        return ~(waves[self.pairs[0]] | waves[self.pairs[1]])
+
 
 def measure(space: Space, seed: int, counts: Sequence[int | None]) -> Found:
     rows, kinds = measures(space, np.random.default_rng(seed))
     ground = ground_distances(space, space.heat)
-    truth = {}
+    truth, matrices = {}, {}
     for alpha in ALPHAS:
         for count in counts:
-            costs = ground.total(alpha, count)
+            matrices[alpha, count] = costs = ground.total(alpha, count)
             truth[alpha, count] = exact_distances(
                 sp.csr_array(rows),
                 lambda i, j: costs[np.ix_(i, j)],  # noqa: B023 - called at once
                 n_threads=2,
             )
-    return Found(space, rows, kinds, norm_terms(space, rows, space.heat), truth)
+    return Found(space, rows, kinds, norm_terms(space, rows, space.heat), truth, matrices)
 
 
 def band(values: Floats) -> str:
     return f"[{values.min():.2f}, {values.max():.2f}]"
 
 
-def spread(values: Floats) -> str:
-    return f"{values.max() / values.min():.2f}"
-
-
 def counts_of(space: Space) -> list[int | None]:
     return [*range(2, space.terms, 3), None]  # not the last term, which stands for all that follow
 
 
-def size_rows(found: Sequence[Sequence[Found]]) -> list[list[str]]:
-    return [
-        [
-            f"{row[0].space.name}, {norm}",
-            f"{alpha:g}",
-            *(band(one.ratios(alpha, norm)) for one in row),
-            spread(row[-1].ratios(alpha, norm)),
-        ]
-        for row in found
-        for norm in NORMS
-        for alpha in ALPHAS
-    ]
+@dataclass(frozen=True)
+class Extremes:
+    """The smallest and the largest ratio over all measures on the atoms, and the largest of waves and of all drawn."""
+
+    low: float
+    high: float
+    start: str
+    of_waves: float
+
+
+def maximize(one: Found, norm: str, alpha: float, seed: int) -> Extremes:
+    rng = np.random.default_rng(seed)
+    matrix, costs = parts(one.space, norm, alpha), one.costs[alpha, None]
+    order = np.argsort(-one.ratios(alpha, norm))[:2]
+    first, second = one.pairs[0][order], one.pairs[1][order]
+    high, start, of_waves = largest(matrix, costs, one.rows[first] - one.rows[second], rng)
+    return Extremes(smallest(matrix, costs), high, start, of_waves)
+
+
+def size_rows(found: Sequence[Sequence[Found]], seed: int) -> list[list[str]]:
+    rows = []
+    for row in found:
+        for norm in NORMS:
+            for alpha in ALPHAS:
+                every = [maximize(one, norm, alpha, seed) for one in row]
+                last = every[-1]
+                rows.append(
+                    [
+                        f"{row[0].space.name}, {norm}",
+                        f"{alpha:g}",
+                        *(f"[{one.low:.2f}, {one.high:.2f}]" for one in every),
+                        f"{last.high / last.low:.2f}",
+                        last.start,
+                        f"{last.of_waves:.2f}",
+                        band(row[-1].ratios(alpha, norm)),
+                    ]
+                )
+    return rows
+
+
+def wave_rows(quick: bool) -> list[list[str]]:
+    rows = []
+    for norm in NORMS:
+        for alpha in ALPHAS:
+            low = points_smallest(alpha) if norm == "increments" else None
+            bounds = [f"{certified(norm, alpha, degree):.2f}" for degree in (DEGREES[:2] if quick else DEGREES)]
+            rows.append(
+                [
+                    norm,
+                    f"{alpha:g}",
+                    f"{low:.2f}" if low else "",
+                    *(f"{wave_ratio(norm, alpha, frequency):.2f}" for frequency in FREQUENCIES),
+                    f"{wave_limit(norm, alpha):.2f}",
+                    *bounds,
+                    f"{snowflake_ratio(alpha, 1):.2f}, {snowflake_ratio(alpha, 4096):.2f}" if low else "",
+                ]
+            )
+    return rows
 
 
 def kind_rows(found: Sequence[Sequence[Found]]) -> list[list[str]]:
@@ -163,44 +240,83 @@ def kind_rows(found: Sequence[Sequence[Found]]) -> list[list[str]]:
 
 
 def write(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
+    error = max(abs(neighbors_error(found[0][-1], alpha) - 1) for alpha in ALPHAS)
     sizes = ["n = " + " / ".join(str(row[i].space.n) for row in found) for i in range(len(found[0]))]
     out.table(
-        ["sum of L1 norms", "alpha", *sizes, "largest / smallest"],
-        size_rows(found),
+        ["sum of L1 norms", "alpha", *sizes, "largest / smallest", "start", "waves", "drawn"],
+        size_rows(found, out.seed),
         note=(
-            "Smallest and largest ratio of W_{D_alpha} to the sum of norms, over all pairs of measures on n atoms "
-            '(ring / sphere / torus). The last column is for the largest n. "Increments" is Eq. 9, dual norm (1). '
-            '"Coarsest" is dual norm (2). The distance "levels" is never above W_{D_alpha}.'
+            "Smallest and largest ratio of W_{D_alpha} to the sum of norms, over measures on n atoms (ring / sphere / "
+            "torus). The smallest ratio is exact for all measures, because two points attain it. The largest ratio is "
+            "the largest of the measures drawn and maximized: a lower bound of the supremum. The remaining columns "
+            "refer to the largest n: the start that led to the largest ratio, the largest ratio of all waves, and the "
+            'band of the measures drawn. "Increments" is Eq. 9, dual norm (1). "Coarsest" is dual norm (2). The '
+            'distance "levels" is never above W_{D_alpha}. The norms are sums over a '
+            f"grid: for two neighboring atoms of the ring, the ratio differs from its closed form by {error:.1%}."
         ),
+    )
+    out.table(
+        [
+            "sum of L1 norms",
+            "alpha",
+            "two points, smallest",
+            *(f"j = {frequency}" for frequency in FREQUENCIES),
+            "limit",
+            *(f"bound, degree {degree}" for degree in (DEGREES[:2] if out.quick else DEGREES)),
+            "geodesic, j = 1, 4096",
+        ],
+        wave_rows(out.quick),
+        note=(
+            'Ratio of W_{D_alpha} to the sum of norms on the circle, without atoms, by closed forms. "Two points, '
+            'smallest" is the smallest ratio of Eq. 9 over all distances of two points, and therefore over all '
+            'measures. "j" is the frequency of the density cos(j x), "limit" the largest ratio as j grows. On the flat '
+            'torus the same waves have the same ratios. "Bound" is an upper bound for all densities with frequencies '
+            'up to a degree, by a linear program. "Geodesic" is the ratio of W with the cost geodesic^(2 alpha) to '
+            "Eq. 9."
+        ),
+        suffix="_waves",
     )
     limits = [f"{limit_of_every_other(found[0][-1], alpha):.2f}" for alpha in ALPHAS]
     out.table(
         ["pairs", "number", *(f"alpha {alpha:g}" for alpha in ALPHAS)],
         kind_rows(found),
         note=(
-            "Ratio of W_{D_alpha} to Eq. 9 by kind of pair, at the largest n. On the ring at alpha 0.3 and 0.45, the "
-            'pair "every other atom against the remaining atoms" has the largest ratio. With infinitely many atoms, '
-            f"the ratio of this pair is {', '.join(limits)} at alpha {', '.join(map(str, ALPHAS))}."
+            "Ratio of W_{D_alpha} to Eq. 9 by kind of pair, for the measures drawn at the largest n. With infinitely "
+            'many atoms, the ratio of the pair "every other atom against the remaining atoms" is '
+            f"{', '.join(limits)} at alpha {', '.join(map(str, ALPHAS))}."
         ),
         suffix="_kinds",
     )
     rows = []
     for row in found:
-        one = row[1]
+        one = row[-1]
         for count in counts_of(one.space):
             ratios = [one.ratios(alpha, "increments", count) for alpha in ALPHAS]
-            cells = [band(values[:-1]) for values in ratios]
-            cells.append(f"{ratios[-1][-1]:.2f}" if ratios[-1][-1] < 1e4 else "> 10,000")
+            others = one.without_waves[:-1]
+            cells = [band(values[:-1][others]) for values in ratios]
+            matrix, costs = parts(one.space, "increments", ALPHAS[-1], count), one.costs[ALPHAS[-1], count]
+            of_waves = max(ratio(wave, matrix, costs) for wave in waves(one.costs[ALPHAS[-1], None]))
+            cells += [f"{value:.2f}" if value < 1e4 else "> 10,000" for value in (ratios[-1][-1], of_waves)]
             rows.append([f"{one.space.name}, {one.space.n} atoms", "all" if count is None else str(count), *cells])
     out.table(
-        ["space", "terms k", *(f"alpha {alpha:g}" for alpha in ALPHAS), f"every other atom, alpha {ALPHAS[-1]:g}"],
+        ["space", "terms k", *(f"alpha {alpha:g}" for alpha in ALPHAS), "every other atom", "waves"],
         rows,
         note=(
             "Ratio of W_{D_alpha} to Eq. 9 if the sums of both distances end after k terms, so that heat at times "
-            "below 2^-k is left out. The bands contain all pairs except one, which is in the last column."
+            "below 2^-k is left out. The bands contain the pairs drawn without parts of waves, except every other atom "
+            "against the rest. The last two columns have the latter pair and the largest ratio of all waves on the "
+            f"atoms, at alpha {ALPHAS[-1]:g}."
         ),
         suffix="_terms",
     )
+
+
+def neighbors_error(one: Found, alpha: float) -> float:
+    """Return the ratio of two neighboring atoms over its closed form: what repeating the last term does."""
+    spacing = 2 * np.pi / one.space.n
+    matrix = parts(one.space, "increments", alpha)
+    found = one.costs[alpha, None][0, 1] / np.abs(matrix[:, 0] - matrix[:, 1]).sum()
+    return float(found / points_ratio(alpha, spacing))
 
 
 def limit_of_every_other(one: Found, alpha: float) -> float:
@@ -235,26 +351,27 @@ def draw_ratios(ax: Axes, one: Found, alpha: float) -> None:
 
 def draw_terms(ax: Axes, one: Found) -> None:
     counts = [count for count in counts_of(one.space) if count is not None]
-    end = one.space.terms + 2
+    every = one.space.terms + 2
     for alpha in ALPHAS:
         ratios = [one.ratios(alpha, "increments", count) for count in [*counts, None]]
-        low, high = [values[:-1].min() for values in ratios], [values[:-1].max() for values in ratios]
+        others = one.without_waves[:-1]
+        low, high = ([end(values[:-1][others]) for values in ratios] for end in (np.min, np.max))
         look = {"color": COLORS[alpha], "marker": "o"}
-        ax.fill_between([*counts, end], low, high, color=COLORS[alpha], alpha=0.15, lw=0)
-        ax.plot([*counts, end], low, **look, label=rf"$\alpha$ = {alpha:g}, smallest and largest")
-        ax.plot([*counts, end], high, **look)
+        ax.fill_between([*counts, every], low, high, color=COLORS[alpha], alpha=0.15, lw=0)
+        ax.plot([*counts, every], low, **look, label=rf"$\alpha$ = {alpha:g}, smallest and largest")
+        ax.plot([*counts, every], high, **look)
         alternate = [min(values[-1], 1e9) for values in ratios]
-        ax.plot([*counts, end], alternate, color=COLORS[alpha], ls=":", lw=1)
+        ax.plot([*counts, every], alternate, color=COLORS[alpha], ls=":", lw=1)
     ax.plot([], [], color="#555555", ls=":", lw=1, label="every other atom against the rest")
     ax.set(title=f"{one.space.name}, {one.space.n} atoms", xlabel="number of terms k", ylim=(0, 10))
-    ax.set_xticks([*counts, end], [*map(str, counts), "all"])
+    ax.set_xticks([*counts, every], [*map(str, counts), "all"])
 
 
 def draw(out: Exhibit, found: Sequence[Sequence[Found]]) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(10, 6.6))
     for column, row in zip(axes.T, found, strict=True):
         draw_ratios(column[0], row[-1], 0.45)
-        draw_terms(column[1], row[1])
+        draw_terms(column[1], row[-1])
     for ax in axes[:, 0]:
         ax.set_ylabel(r"$W_{D_\alpha}$ / $\widehat{W}_{H_t}$")
     handles, words = axes[0, 0].get_legend_handles_labels()
@@ -269,11 +386,12 @@ def main() -> None:
     found = []
     for spaces in SPACES:
         row = []
-        for i, space in enumerate(spaces[:2] if out.quick else spaces):
+        for i, space in enumerate(spaces[:1] if out.quick else spaces):
             with stage(f"{space.name}, {space.n} atoms, {space.terms} terms"):
-                row.append(measure(space, out.seed, counts_of(space) if i == 1 else [None]))
+                row.append(measure(space, out.seed, counts_of(space) if i == len(spaces) - 1 or out.quick else [None]))
         found.append(row)
-    write(out, found)
+    with stage("largest ratios"):
+        write(out, found)
     draw(out, found)
 
 
