@@ -19,7 +19,6 @@ from functools import cache
 
 import numpy as np
 import scipy.sparse as sp
-from ot import emd
 from scipy.integrate import quad
 from scipy.optimize import linprog
 from scipy.special import erf
@@ -50,6 +49,8 @@ def transport(g: Floats, costs: Floats) -> tuple[float, Floats]:
     """Return W of a signed measure without total mass and a potential of Lipschitz constant 1 on all points."""
     sources, targets = np.flatnonzero(g > 0), np.flatnonzero(g < 0)
     mass = g[sources].sum()
+    from ot import emd
+
     _, log = emd(
         g[sources] / mass,
         g[targets] / g[targets].sum(),
