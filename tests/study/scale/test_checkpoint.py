@@ -15,7 +15,7 @@ import heatmover as hm
 from heatmover._base.storage import sealed, unsealed
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.study.scale import compare_cohort, landmarks, pieces
+from heatmover.study.scale import compare_cohort, landmarks, out_of_core
 from heatmover.study.scale.stages import open_checkpoint
 
 MANIFEST = {"heatmover": {"version": "1"}, "input": {"cells": 10}, "settings": {"landmarks": 5}}
@@ -240,11 +240,11 @@ def test_a_changed_input_or_setting_is_refused(file, cohort, tmp_path):
 
 def test_a_large_input_is_told_by_sizes_and_times(cohort, file, monkeypatch):
 
-    monkeypatch.setattr(pieces, "CHECKSUM_UP_TO", 0)
-    before = pieces.describe_input(cohort)["content"]
+    monkeypatch.setattr(out_of_core, "CHECKSUM_UP_TO", 0)
+    before = out_of_core.describe_input(cohort)["content"]
     assert before.startswith("sizes and times")
     os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
-    assert pieces.describe_input(cohort)["content"] != before
+    assert out_of_core.describe_input(cohort)["content"] != before
 
 
 def two_stores(tmp_path):
