@@ -197,7 +197,6 @@ ENTRIES = (
         rests=("distances", "baselines"),
     ),
     Entry("paper/speed.py --preset", ("speed_preset",), 1, rests=("distances", "baselines")),
-    Entry("paper/swissroll.py --preset", ("swissroll_preset",), 2, rests=("distances", "baselines")),
     Entry("paper/speed.py", ("speed",), 9, rests=("distances", "baselines")),
     Entry("paper/swissroll.py", ("swissroll",), 9, rests=("distances", "baselines")),
     Entry(

@@ -5,8 +5,7 @@ supplement, depth and number of clusters of the trees are found by a grid search
 trees varies; Diffusion EMD varies the order of its polynomials (through the tolerance), convolutional Sinkhorn its
 iterations. "Eq. 8" has the paper's norm and its density P^t mu, with the library's alpha; "the paper" is the preset
 `DiffusionEMD.from_paper` with its own K, with all K + 1 scales, and with K by Lemma 1. Times are CPU seconds, from
-points to all distances, imports and compilation not counted, the least of some runs. With --preset, only the preset
-runs, next to the defaults, and has a table of its own.
+points to all distances, imports and compilation not counted, the least of some runs.
 """
 
 from __future__ import annotations
@@ -167,27 +166,14 @@ def run(show: Exhibit, n_measures: int) -> None:
     report(show, found, n_measures)
 
 
-def presets(roll: Roll, repeats: int = 1) -> dict[str, list[Point]]:
+def presets(roll: Roll) -> dict[str, list[Point]]:
     """Return one run of every form of the preset."""
     found = {}
     for name, options in PRESETS.items():
         words = f"from_paper({', '.join(f'{key}={value!r}' for key, value in options.items())})"
         with stage(name):
-            found[name] = [roll.judge("diffusion_emd", paper_settings(options), repeats=repeats, words=words)]
+            found[name] = [roll.judge("diffusion_emd", paper_settings(options), repeats=1, words=words)]
     return found
-
-
-def only_presets(show: Exhibit, n_measures: int) -> None:
-    """Write the table of the preset, with the defaults for comparison."""
-    roll = Roll(n_measures, show.seed)
-    roll.judge("diffusion_emd", {})  # compiles
-    roll.judge("diffusion_emd", paper_settings(), repeats=1)
-    found = {"diffusion_emd (defaults)": [roll.judge("diffusion_emd", {})], **presets(roll)}
-    note = (
-        f"{n_measures} measures and {n_measures * 100:,} points. CPU seconds are summed over all cores, from points to "
-        "distances; the defaults ran three times, and the fastest run counts."
-    )
-    show.table(HEADS, [line(name, best(points)) for name, points in found.items()], note=note, suffix="_preset")
 
 
 def line(name: str, top: Point) -> list[str]:
@@ -224,8 +210,5 @@ def report(show: Exhibit, found: dict[str, list[Point]], n_measures: int) -> Non
 
 
 if __name__ == "__main__":
-    options = parser(__doc__)
-    options.add_argument("--preset", action="store_true", help="only the preset, in a table of its own")
-    arguments = options.parse_args()
-    chosen = only_presets if arguments.preset else run
-    chosen(exhibit("swissroll", arguments), n_measures=30 if arguments.quick else 100)
+    arguments = parser(__doc__).parse_args()
+    run(exhibit("swissroll", arguments), n_measures=30 if arguments.quick else 100)
