@@ -50,6 +50,21 @@ def in_python(words: str) -> str:
     return _BEGIN + _VALUE + words + _END
 
 
+def the_argument(name: str) -> str:
+    """Return the marked name of an argument, after the words "the argument" for Python users.
+
+    Names such as "cells" are also plain nouns, and an error would be ambiguous without these words.
+
+    Examples
+    --------
+    >>> raise InvalidInputError(f"{the_argument('variables')} to be a list of names", "'age'")
+    Traceback (most recent call last):
+        ...
+    heatmover.errors.InvalidInputError: Expected the argument variables to be a list of names, found 'age'.
+    """
+    return f"{in_python('the argument ')}{argument(name)}"
+
+
 def counted(number: int, what: str) -> str:
     """Return a number with its noun, for messages, tables and reports.
 

@@ -18,7 +18,7 @@ from heatmover._base.types import Float64, Int32, Intp
 from heatmover._base.validation import LabelNames, import_extra
 from heatmover._base.words import counted, find, natural_order, quoted
 from heatmover.cohort.reader import Reader, SubsetReader
-from heatmover.errors import InvalidInputError, argument, in_python
+from heatmover.errors import InvalidInputError, argument, the_argument
 from heatmover.measures import is_missing
 
 # Nouns for samples and donors in column names.
@@ -424,7 +424,7 @@ def check_annotation(name: str, reader: Reader, varying: Mapping[str, int], cons
             f"a {reader.kind}, which has no annotations of cells",
             f"{argument('cells', 'auto')} clusters the cells",
         )
-    named = f"{in_python('the argument ')}{argument('cells')} to be the name of a column"
+    named = f"{the_argument('cells')} to be the name of a column"
     expected = f"{named} that differs between cells of a sample"
     if name in set(constant):
         raise InvalidInputError(

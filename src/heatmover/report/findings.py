@@ -29,7 +29,7 @@ BLOCKS = {
     "within": "Values were permuted only within blocks, so differences between blocks have no influence.",
     "whole within": "Whole blocks were permuted within larger blocks. The number of whole blocks is the sample size.",
 }
-# Headings in findings.csv that differ from the keys of `row`; the page has the same headings.
+# Headings of the table of findings as CSV, where they differ from the keys of `row`. The page has these headings too.
 CSV_HEADS = {
     "verdict": "result",
     "floor": "smallest_p",

@@ -21,7 +21,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage import writing
 from heatmover._base.validation import check_extra, import_extra
 from heatmover._base.words import quoted_path
-from heatmover.errors import InvalidInputError, argument, in_python
+from heatmover.errors import InvalidInputError, argument, in_python, the_argument
 from heatmover.report.findings import recorded
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
 from heatmover.study.record import Clock
@@ -184,7 +184,7 @@ def _write_errors(out: Path) -> Iterator[None]:
 
 def _unwritable(place: Path, error: OSError) -> InvalidInputError:
     return InvalidInputError(
-        f"{in_python('the argument ')}{argument('out')} to be a writable folder",
+        f"{the_argument('out')} to be a writable folder",
         f"{quoted_path(str(place))}: {error.strerror or error}",
         f"choose {ANOTHER}",
     )
@@ -199,7 +199,7 @@ def _existing_folder(out: Path) -> Path:
         raise _unwritable(out, error) from error
     if not is_folder:
         raise InvalidInputError(
-            f"{in_python('the argument ')}{argument('out')} to name a folder",
+            f"{the_argument('out')} to name a folder",
             f"that {quoted_path(str(existing))} is a {'file' if leads else 'broken link'}",
             f"choose {ANOTHER}",
         )

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from heatmover._base.types import Bool, Float64, Int64, IntArray, Intp
 from heatmover._base.words import counted, listed, percent, quoted, verb
 from heatmover.cohort import Cohort
-from heatmover.errors import Sentence, argument
+from heatmover.errors import Sentence, argument, the_argument
 from heatmover.study.comparison import Comparison
 from heatmover.study.design_check import design_notes
 from heatmover.study.examination import examine
-from heatmover.study.parameters import StudyParameters, the_argument
+from heatmover.study.parameters import StudyParameters
 
 # Below this split-half retrieval, individual distances are mostly noise.
 UNRELIABLE = 0.8

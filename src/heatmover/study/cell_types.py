@@ -24,13 +24,13 @@ from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.samples import encode
 from heatmover.cohort.subsample import draw_cells
-from heatmover.errors import InvalidInputError
+from heatmover.errors import InvalidInputError, the_argument
 from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
 from heatmover.statistics.permutations import within_reach
 from heatmover.study.comparison import Comparison
 from heatmover.study.examination import known_values, label, out_of_reach
-from heatmover.study.parameters import StudyParameters, the_argument
+from heatmover.study.parameters import StudyParameters
 
 # False discovery rate at which a cell type is reported as different, as in all explanations.
 LEVEL = 0.1

@@ -46,7 +46,7 @@ from heatmover.cohort.subsample import (
 )
 from heatmover.embedding.distances import pairwise_distances
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument
+from heatmover.errors import EmbeddingWarning, GraphWarning, InvalidInputError, argument, the_argument
 from heatmover.graphs import Diagnosis, Graph, Landmarks
 from heatmover.graphs.centers import ITERATIONS, draw_by_mass
 from heatmover.graphs.distinct import distinct_points, gather_masses
@@ -56,7 +56,7 @@ from heatmover.statistics.manifold import classical_scaling
 from heatmover.statistics.metrics import spearman
 from heatmover.statistics.noise import Uncertainty, assess, check_cells
 from heatmover.statistics.tests import Separation, separate
-from heatmover.study.parameters import BIASES, UNITS, Units, check_landmarks, the_argument
+from heatmover.study.parameters import BIASES, UNITS, Units, check_landmarks
 from heatmover.study.tables import write_table
 from heatmover.transport.calibration import FEWEST, Calibration, calibrate
 

@@ -15,7 +15,7 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover._base.validation import LabelNames, RandomState, check_integer
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
-from heatmover.errors import InvalidInputError, Sentence
+from heatmover.errors import InvalidInputError, Sentence, the_argument
 from heatmover.measures import is_missing
 from heatmover.statistics import (
     Design,
@@ -40,7 +40,7 @@ from heatmover.statistics.permutations import (
     restrict,
 )
 from heatmover.statistics.tests import Separation, explained_interval, separate
-from heatmover.study.parameters import check_readings, the_argument
+from heatmover.study.parameters import check_readings
 
 # With fewer samples, no test is possible.
 FEWEST_SAMPLES = 4

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 from heatmover._base.validation import check_integer, check_option, check_seed, check_truth, check_word
 from heatmover._base.words import find_all, listed
 from heatmover.cohort.subsample import check_equal_cells
-from heatmover.errors import InvalidInputError, argument, in_python
+from heatmover.errors import InvalidInputError, argument, in_python, the_argument
 from heatmover.statistics.designs import formula_names
 
 # Headings under which the command line lists parameters.
@@ -85,21 +85,6 @@ def check_described(value: Any) -> None:
         given = getattr(value, name)
         if parameter.check is not None and not (given is None and parameter.default is None):
             object.__setattr__(value, name, parameter.check(name, given))
-
-
-def the_argument(name: str) -> str:
-    """Return the marked name of an argument, after the words "the argument" for Python users.
-
-    Names such as "cells" are also plain nouns, and an error would be ambiguous without these words.
-
-    Examples
-    --------
-    >>> raise InvalidInputError(f"{the_argument('variables')} to be a list of names", "'age'")
-    Traceback (most recent call last):
-        ...
-    heatmover.errors.InvalidInputError: Expected the argument variables to be a list of names, found 'age'.
-    """
-    return f"{in_python('the argument ')}{argument(name)}"
 
 
 def check_whole(minimum: int) -> Check:

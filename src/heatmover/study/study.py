@@ -18,7 +18,15 @@ from heatmover._base.validation import import_extra, sample_columns
 from heatmover._base.words import counted, find, find_all, joined, listed, quoted, verb
 from heatmover.cohort import Cohort
 from heatmover.cohort.subsample import equal_count
-from heatmover.errors import EmbeddingWarning, GraphWarning, HeatmoverError, InvalidInputError, Sentence, argument
+from heatmover.errors import (
+    EmbeddingWarning,
+    GraphWarning,
+    HeatmoverError,
+    InvalidInputError,
+    Sentence,
+    argument,
+    the_argument,
+)
 from heatmover.measures import is_missing
 from heatmover.statistics import Design, DesignResult
 from heatmover.statistics.designs import check_design
@@ -59,7 +67,7 @@ from heatmover.study.examination import (
     label,
     read_variables,
 )
-from heatmover.study.parameters import StudyParameters, the_argument
+from heatmover.study.parameters import StudyParameters
 from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
 # Names of the parameters that `study_comparison` accepts; all other parameters concern the comparison.

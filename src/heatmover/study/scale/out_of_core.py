@@ -26,7 +26,7 @@ from heatmover.cohort import read_cohort as read_whole_cohort
 from heatmover.cohort.cohort import ShiftedReader
 from heatmover.cohort.subsample import EqualDraw, draw_bytes
 from heatmover.embedding.estimator import DiffusionEMD
-from heatmover.errors import InvalidInputError, argument
+from heatmover.errors import InvalidInputError, argument, the_argument
 from heatmover.graphs import Landmarks
 from heatmover.measures import Measures, measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, look_at
@@ -41,7 +41,7 @@ from heatmover.study.comparison import (
     check_units,
     compare_nodes,
 )
-from heatmover.study.parameters import COMPARED, StudyParameters, descriptions, the_argument
+from heatmover.study.parameters import COMPARED, StudyParameters, descriptions
 from heatmover.study.scale.landmarks import (
     CellCounts,
     CellsDrawn,

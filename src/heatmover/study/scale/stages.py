@@ -28,8 +28,7 @@ from heatmover._base.storage import explained, sealed, unsealed, writing
 from heatmover._base.threads import in_threads
 from heatmover._base.validation import check_threads, import_extra
 from heatmover._base.words import quoted_path
-from heatmover.errors import HeatmoverError, InvalidInputError, argument
-from heatmover.study.parameters import the_argument
+from heatmover.errors import HeatmoverError, InvalidInputError, argument, the_argument
 
 # Seconds to wait for an answer of the scheduler; a reachable scheduler answers within one second.
 PATIENCE = 5
