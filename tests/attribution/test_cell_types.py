@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 import heatmover as hm
 from heatmover.attribution import explain, explain_groups
 from heatmover.attribution.cell_types import compare_abundance, compare_state, log_counts, standardized
-from heatmover.attribution.contrast import (
-    choose_groups,
+from heatmover.attribution.contrast import choose_groups, expected_reference, first_of_order
+from heatmover.attribution.witness import split
+from heatmover.errors import InvalidInputError
+from heatmover.statistics.regression import (
     column_differences,
     controlled,
-    expected_reference,
-    first_of_order,
     gram_statistics,
     smallest_p,
     two_sided,
     weigh,
 )
-from heatmover.attribution.witness import split
-from heatmover.errors import InvalidInputError
 
 # The two parts
 

@@ -16,10 +16,11 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import RandomState, check_random_state
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
-from heatmover.attribution.contrast import TestedColumns, controlled, framed, is_reference, set_up, two_frames
+from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
 from heatmover.attribution.witness import Explanation, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
+from heatmover.statistics.regression import controlled
 
 
 @final

@@ -18,8 +18,9 @@ from heatmover._base.types import Float64, Int32, Int64
 from heatmover._base.validation import as_array, check_integer, check_random_state, check_threads, import_extra
 from heatmover._base.words import counted, find, quoted, verb
 from heatmover.attribution import CellTypes, Drivers
-from heatmover.attribution.cell_types import TypedCells, check_features, contrast_types, find_drivers
+from heatmover.attribution.cell_types import TypedCells, contrast_types
 from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
+from heatmover.attribution.drivers import check_features, find_drivers
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.samples import encode
