@@ -109,6 +109,17 @@ def test_algorithm_1_is_equation_8_to_nine_digits(K):
 
 
 @pytest.mark.parametrize("K", [0, 3, 10])
+def test_the_adjoint_of_the_supplement(K):
+    """The dual norms of the supplement: P_k^* acts on measures, with the weights of Eq. 8."""
+    graph, P = example()
+    mu = dirichlet(5, 60)
+    densities = dyadic_densities(P.T, mu.T, K)
+    expected = np.hstack([T(densities, ALPHA, k).T for k in top_six(K)])
+    embedding = hm.DiffusionEMD.from_paper(graph, max_scale=K, alpha=ALPHA, density="adjoint").fit_transform(mu)
+    assert np.abs(embedding - expected).max() < 1e-9
+
+
+@pytest.mark.parametrize("K", [0, 3, 10])
 def test_all_terms_of_equation_7(K):
     """n_scales=None keeps all K + 1 terms, also those whose weight is small."""
     graph, P = example()
@@ -401,6 +412,7 @@ def test_barycenters_take_the_preset(options):
         ({"compress": 2.0}, "compress to be a threshold"),
         ({"max_scale": "largest"}, "max_scale"),
         ({"n_scales": 0}, "n_scales"),
+        ({"density": "operator"}, "density"),
         ({"max_scale": 1.5}, "max_scale"),
     ],
 )
@@ -409,7 +421,7 @@ def test_what_contradicts_the_paper_is_rejected(options, message):
         hm.DiffusionEMD.from_paper(example()[0], **options)
 
 
-@pytest.mark.parametrize("name", ["norm", "density", "method", "tol", "dtype", "compress_by", "weights"])
+@pytest.mark.parametrize("name", ["norm", "method", "tol", "dtype", "compress_by", "weights"])
 def test_what_the_paper_sets_is_no_option(name):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         hm.DiffusionEMD.from_paper(example()[0], **{name: None})

@@ -281,6 +281,7 @@ class DiffusionEMDLoss(torch.nn.Module):
         max_scale: int | float | Literal["auto"] = "auto",
         n_scales: int | None = 6,
         alpha: float = 0.49,
+        density: Literal["function", "adjoint"] = "function",
         normalize: bool = False,
         entry_bandwidth: float | Literal["auto"] = "auto",
         n_jobs: int | None = None,
@@ -294,9 +295,9 @@ class DiffusionEMDLoss(torch.nn.Module):
 
         Parameters
         ----------
-        graph, max_scale, n_scales, alpha, normalize, n_jobs, random_state
+        graph, max_scale, n_scales, alpha, density, normalize, n_jobs, random_state
             As in `DiffusionEMD.from_paper`: K by the rule of the preset, the six coarsest scales (None: all K + 1 terms
-            of Eq. 7), and ``alpha`` in (0, 1/2).
+            of Eq. 7), ``alpha`` in (0, 1/2), and ``density="adjoint"`` for the operators of the supplement.
         points
             Positions of the graph's points, ``(n_points, n_dimensions)``, needed only for `enter` and `straying`.
         entry_bandwidth
@@ -325,6 +326,7 @@ class DiffusionEMDLoss(torch.nn.Module):
             max_scale=max_scale,
             n_scales=n_scales,
             alpha=alpha,
+            density=density,
             normalize=normalize,
             n_jobs=n_jobs,
             random_state=random_state,
