@@ -13,6 +13,7 @@ from heatmover import pl
 from heatmover.attribution import explain, explain_groups
 from heatmover.attribution.contrast import _mode, commonest, two_frames
 from heatmover.errors import InvalidInputError
+from heatmover.statistics.regression import block_columns, weigh
 
 N_POINTS = 60
 
@@ -259,19 +260,20 @@ def test_the_picture_hides_what_may_be_chance(cohort):
 
 
 def brute_force(densities, members, blocks, modes):
-    """Welch statistics in both frames, column by column and permutation by permutation."""
+    """Studentized differences within blocks in both frames, column by column and permutation by permutation."""
     logs = np.log(densities / densities.mean(axis=0) + 0.1)
-    for block in set(blocks):
-        logs[blocks == block] -= logs[blocks == block].mean(axis=0)
     p_values, scores = [], []
     for column in logs.T:
         frames = []
         for shifts in (np.zeros(len(members)), modes):
             t = []
             for inside, shift in zip(members, shifts, strict=True):
-                a, b = column[inside], column[~inside]
-                error = np.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
-                t.append((a.mean() - b.mean() - shift) / error)
+                columns = np.column_stack([inside, *(blocks == block for block in set(blocks))]).astype(float)
+                inverse = np.linalg.pinv(columns)
+                residuals = column - columns @ (inverse @ column)
+                leverages = np.diag(columns @ inverse)
+                error = np.sqrt((inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum())
+                t.append((inverse[0] @ column - shift) / error)
             frames.append((t[0], np.mean(np.abs(t) >= abs(t[0]) - 1e-9)))
         (first, p), (second, q) = frames
         same = first * second > 0
@@ -286,8 +288,9 @@ def test_two_frames_against_brute_force(n_blocks):
     densities = rng.dirichlet(np.full(7, 5.0), 10)
     blocks = np.arange(10) % n_blocks
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
-    modes = commonest(densities, members, blocks)
-    found = two_frames(densities, modes, members, blocks)
+    weighed = weigh(members, block_columns(blocks))
+    modes = commonest(densities, weighed)
+    found = two_frames(densities, modes, weighed)
     scores, p_values = brute_force(densities, members, blocks, modes)
     np.testing.assert_allclose(found.scores, scores, atol=1e-9)
     np.testing.assert_allclose(found.p_values, p_values)
@@ -297,9 +300,9 @@ def test_many_columns_are_tested_in_parts(monkeypatch):
     rng = np.random.default_rng(0)
     densities = rng.dirichlet(np.full(50, 5.0), 10)
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
-    whole = two_frames(densities, np.zeros(30), members, np.zeros(10, dtype=np.int64))
+    whole = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
     monkeypatch.setattr("heatmover.attribution.contrast.AT_ONCE", 7)
-    parts = two_frames(densities, np.zeros(30), members, np.zeros(10, dtype=np.int64))
+    parts = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
@@ -315,7 +318,7 @@ def test_the_mode_stays_with_the_most():
 
 def test_columns_that_never_differ_are_no_discovery():
     members = np.array([[True, True, False, False], [True, False, True, False]])
-    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), np.zeros(2), members, np.zeros(4, dtype=np.int64))
+    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), np.zeros(2), weigh(members, np.ones((4, 1))))
     assert np.isfinite(found.scores).all()
     np.testing.assert_array_equal(found.p_values, 1.0)
 

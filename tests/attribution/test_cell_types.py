@@ -16,6 +16,7 @@ from heatmover.attribution.contrast import choose_groups, expected_reference, fi
 from heatmover.attribution.witness import split
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.regression import (
+    block_columns,
     column_differences,
     controlled,
     gram_statistics,
@@ -107,7 +108,12 @@ def test_the_parts_of_a_contrast_add_up_and_a_type_of_one_group_has_no_state():
 def regression(values, member, blocks, weights):
     """The coefficient of the group in a weighted regression on blocks and group, and its HC2 variance."""
     columns = [member.astype(float), *((blocks == block).astype(float) for block in np.unique(blocks))]
-    design, root = np.column_stack(columns), np.sqrt(weights)
+    return hc2(np.column_stack(columns), values, weights)
+
+
+def hc2(design, values, weights):
+    """The first coefficient of a weighted regression and its HC2 variance, from the pseudo-inverse of the design."""
+    root = np.sqrt(weights)
     inverse = np.linalg.pinv(design * root[:, None])
     fitted = inverse @ (root[:, None] * values)
     residuals = root[:, None] * (values - design @ fitted)
@@ -127,7 +133,7 @@ def test_differences_and_distances_are_those_of_a_weighted_regression(n_blocks, 
     if weighted:
         weights[3] = 0
     values = rng.normal(size=(12, 7))
-    weighed = weigh(members, blocks, weights)
+    weighed = weigh(members, block_columns(blocks), weights)
     found = column_differences(values, weighed)
     statistics = gram_statistics(values @ values.T, weighed)
     for row, member in enumerate(members):
@@ -137,10 +143,35 @@ def test_differences_and_distances_are_those_of_a_weighted_regression(n_blocks, 
         assert statistics[row] == pytest.approx((apart**2).sum() / variance.sum(), rel=1e-8)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_trend_with_covariates_is_that_of_a_weighted_regression(weighted):
+    rng = np.random.default_rng(4)
+    dose = np.array([rng.permutation(np.repeat([0.0, 1.0, 5.0, 10.0], 4)) for _ in range(6)])
+    # The last covariate is the sum of the others, and must not change anything.
+    fixed = np.column_stack([np.ones(16), rng.normal(size=(16, 2))])
+    fixed = np.column_stack([fixed, fixed.sum(axis=1)])
+    weights = rng.uniform(0.2, 1, 16) if weighted else np.ones(16)
+    values = rng.normal(size=(16, 5))
+    weighed = weigh(dose, fixed, weights)
+    found, statistics = column_differences(values, weighed), gram_statistics(values @ values.T, weighed)
+    for row, order in enumerate(dose):
+        slope, variance = hc2(np.column_stack([order, fixed]), values, weights)
+        np.testing.assert_allclose(found.values[row], slope, atol=1e-10)
+        np.testing.assert_allclose(found.errors[row] ** 2, variance, atol=1e-10)
+        assert statistics[row] == pytest.approx((slope**2).sum() / variance.sum(), rel=1e-8)
+
+
+def test_a_regressor_that_the_covariates_determine_has_no_contrast():
+    fixed = np.column_stack([np.ones(6), np.arange(6.0)])
+    weighed = weigh(3 * np.arange(6.0)[None] + 1, fixed)
+    assert not weighed.coefficients.any()
+    assert not weighed.informative.any()
+
+
 def test_without_blocks_and_weights_it_is_the_statistic_of_welch():
     rng = np.random.default_rng(0)
     values, inside = rng.normal(size=(11, 3)), np.arange(11) < 4
-    found = column_differences(values, weigh(inside[None], np.zeros(11, dtype=int)))
+    found = column_differences(values, weigh(inside[None], np.ones((11, 1))))
     a, b = values[inside], values[~inside]
     np.testing.assert_allclose(found.values[0], a.mean(axis=0) - b.mean(axis=0))
     np.testing.assert_allclose(found.errors[0] ** 2, a.var(axis=0, ddof=1) / 4 + b.var(axis=0, ddof=1) / 7)
@@ -184,7 +215,7 @@ def composition(shares, members, factor, cells=400, spread=0.1, seed=1):
 @pytest.mark.parametrize("pairs", [False, True])
 def test_only_the_type_that_changes_is_called_also_if_it_is_most_of_the_cells(shares, factor, pairs):
     members, blocks = design(pairs=pairs)
-    found = compare_abundance(*composition(shares, members, factor), members, blocks)
+    found = compare_abundance(*composition(shares, members, factor), members, block_columns(blocks))
     assert found.q_values[0] <= 0.1 < found.q_values[1:].min()
     assert np.sign(found.scores[0]) == np.sign(np.log(factor))
     assert found.log_ratios[0] == pytest.approx(np.log(factor), abs=0.5)
@@ -193,7 +224,7 @@ def test_only_the_type_that_changes_is_called_also_if_it_is_most_of_the_cells(sh
 
 def test_of_two_types_none_is_known_to_be_stable_and_shares_decide():
     members, blocks = design()
-    found = compare_abundance(*composition((0.5, 0.5), members, 4.0), members, blocks)
+    found = compare_abundance(*composition((0.5, 0.5), members, 4.0), members, block_columns(blocks))
     assert not found.stable.any()
     assert (found.q_values <= 0.1).all()
     assert np.sign(found.scores).tolist() == [1, -1]
@@ -205,13 +236,13 @@ def test_scores_never_contradict_the_mean_shares():
     shares = np.full((8, 3), 0.1)
     shares[members[0], 0], shares[~members[0], 0] = [0.2, 0.21, 0.2, 0.19], [0.05, 0.05, 0.05, 0.85]
     shares[:, 1] = 1 - shares[:, 0] - shares[:, 2]
-    found = compare_abundance(shares, np.full(8, 500.0), members, blocks)
+    found = compare_abundance(shares, np.full(8, 500.0), members, block_columns(blocks))
     assert found.scores[0] <= 0
 
 
 def test_types_that_nobody_has_or_that_never_vary_are_no_discovery():
     members, blocks = design(8, 30)
-    found = compare_abundance(np.tile([[0.0, 0.4, 0.6]], (8, 1)), np.full(8, 50.0), members, blocks)
+    found = compare_abundance(np.tile([[0.0, 0.4, 0.6]], (8, 1)), np.full(8, 50.0), members, block_columns(blocks))
     for values in found[:4]:
         assert np.isfinite(values).all()
     np.testing.assert_array_equal(found.q_values, 1.0)
@@ -223,7 +254,7 @@ def test_mean_logarithms_do_not_depend_on_the_number_of_cells():
     shares = rng.binomial(cells.astype(int)[:, None], [0.005, 0.05, 0.3]) / cells[:, None]
     means = log_counts(shares, cells).reshape(2, 4000, 3).mean(axis=1)
     np.testing.assert_allclose(means, 0, atol=0.05)
-    spread = standardized(shares, cells, np.zeros(8000, dtype=np.int64)).reshape(2, 4000, 3)
+    spread = standardized(shares, cells, np.ones((8000, 1))).reshape(2, 4000, 3)
     np.testing.assert_allclose(spread.var(axis=1), 1, atol=0.2)
 
 
@@ -236,10 +267,10 @@ def test_a_state_is_told_from_a_number_of_cells_and_unequal_noise():
     members, blocks = design(20, 199)
     cells = np.where(members[0], 4.0, 100.0)[:, None] * np.ones(40)
     places = rng.normal(size=(20, 40, 6)) / np.sqrt(cells)[:, :, None]
-    calm = compare_state(places, cells, members, blocks)
+    calm = compare_state(places, cells, members, block_columns(blocks))
     assert 0.01 <= (calm.p_values <= 0.1).mean() <= 0.2
     shifted = places + np.where(members[0], 1.0, 0.0)[:, None, None]
-    assert (compare_state(shifted, cells, members, blocks).p_values <= 0.01).mean() > 0.9
+    assert (compare_state(shifted, cells, members, block_columns(blocks)).p_values <= 0.01).mean() > 0.9
 
 
 def test_a_type_in_too_few_samples_has_no_state():
@@ -247,7 +278,7 @@ def test_a_type_in_too_few_samples_has_no_state():
     cells = np.full((8, 2), 20.0)
     cells[members[0].nonzero()[0][1:], 1] = 0
     places = np.random.default_rng(0).normal(size=(8, 2, 3)) * (cells > 0)[:, :, None]
-    found = compare_state(places, cells, members, blocks)
+    found = compare_state(places, cells, members, block_columns(blocks))
     assert found.tested.tolist() == [True, False]
     assert (found.p_values[1], found.q_values[1], found.scores[1]) == (1, 1, 0)
 

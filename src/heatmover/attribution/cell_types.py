@@ -31,16 +31,18 @@ from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.threads import in_threads
 from heatmover._base.types import Bool, Float64, FloatArray, Int64
 from heatmover._base.validation import check_threads, import_extra
-from heatmover.attribution.contrast import TwoGroups
+from heatmover.attribution.contrast import SampleContrast
 from heatmover.attribution.witness import split
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.embedding.preparation import Preparation
 from heatmover.statistics.permutations import check_labels
 from heatmover.statistics.regression import (
     Differences,
+    Regression,
     column_differences,
     controlled,
     gram_statistics,
+    nuisance_basis,
     smallest_p,
     two_sided,
     weigh,
@@ -184,14 +186,14 @@ def typed_points(annotation: Any, rows: Any) -> TypedCells:
     return TypedCells(names, codes, np.arange(codes.size), masses, np.ones(codes.size, dtype=np.int64), sizes)
 
 
-def effective_cells(design: TwoGroups, cells: TypedCells) -> Float64:
+def effective_cells(design: SampleContrast, cells: TypedCells) -> Float64:
     """Return the effective number of cells of each permutation unit, ``(n_units,)``."""
     squares = design.average.multiply(design.average)
     return np.asarray(1 / (squares @ (1 / cells.sizes[design.chosen]))).ravel()
 
 
 def contrast_types(
-    model: DiffusionEMD, design: TwoGroups, cells: TypedCells, witness: Float64, rng: np.random.Generator
+    model: DiffusionEMD, design: SampleContrast, cells: TypedCells, witness: Float64, rng: np.random.Generator
 ) -> CellTypes:
     """Split the distance between the means of two groups by type, and test the abundance and state of each type.
 
@@ -213,11 +215,11 @@ def contrast_types(
     rows = sp.csr_array(model.graph_.gather(by_type(cells, units, cells.nodes, model.graph_.n_points)))
     shares = np.asarray(rows.sum(axis=1)).reshape(units.shape[0], len(cells.names))
     sizes = effective_cells(design, cells)
-    abundance = compare_abundance(shares, sizes, design.members, design.blocks)
+    abundance = compare_abundance(shares, sizes, design.regressors, design.nuisance)
     threads = check_threads(model.n_jobs)
     cells_of_type = shares * sizes[:, None]
     places = places_of_types(model.prepared_, rows, cells_of_type, rng, threads)
-    moved = compare_state(places, cells_of_type, design.members, design.blocks)
+    moved = compare_state(places, cells_of_type, design.regressors, design.nuisance)
     points = np.bincount(cells.codes, weights=cells.counts, minlength=len(cells.names)).astype(np.int64)
     return CellTypes(
         cells.names, points, parts.masses, parts.contributions, parts.abundance, parts.state,
@@ -270,7 +272,7 @@ class Abundance(NamedTuple):
     stable: Bool
 
 
-def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: Int64) -> Abundance:
+def compare_abundance(shares: Float64, cells: Float64, regressors: Float64, nuisance: Float64) -> Abundance:
     """Test whether the abundance of each type differs between the groups, in its share and relative to stable types.
 
     Parameters
@@ -279,13 +281,11 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
         Share of each type among the cells of each permutation unit, ``(n_units, n_types)``.
     cells
         Number of cells of each unit, ``(n_units,)``.
-    members
-        True for units in the group, ``(n_orders, n_units)``; the observed order is the first row.
-    blocks
-        Block of each unit, ``(n_units,)``.
+    regressors, nuisance
+        As in `heatmover.statistics.regression.weigh`.
     """
-    regression = weigh(members, blocks)
-    plain = column_differences(standardized(shares, cells, blocks), regression)
+    regression = weigh(regressors, nuisance)
+    plain = column_differences(standardized(shares, cells, nuisance), regression)
     statistics = plain.values / plain.errors
     # Results report mean shares. A test statistic whose sign contradicts the difference of mean shares is therefore
     # ignored.
@@ -294,23 +294,22 @@ def compare_abundance(shares: Float64, cells: Float64, members: Bool, blocks: In
     plain_p = np.where(same, two_sided(statistics), 1.0)
     logs = log_counts(shares, cells)
     counts = shares.mean(axis=0) / (1 / cells).mean()
-    size = members[0].sum()
     values, errors = column_differences(logs, regression)
     # Standard errors are at least the errors of counting cells, because a few samples may agree by chance.
-    least = (1 / size + 1 / (members.shape[1] - size)) / (counts + PSEUDO_COUNT)
+    least = (regression.coefficients[0] ** 2).sum() / (counts + PSEUDO_COUNT)
     differences = Differences(values, np.sqrt(np.maximum(errors**2, least)))
     weights, stable = _reference(differences, counts)
     if not stable.any():
         return Abundance(scores, differences.values[0], plain_p, controlled(plain_p, smallest), stable)
-    relative, relative_p, changes = _relative(logs, weights, members, blocks)
+    relative, relative_p, changes = _relative(logs, weights, regression)
     agree = scores * relative > 0
     p_values = np.where(agree, np.maximum(plain_p, relative_p), 1.0)
     smaller = np.where(agree, np.sign(scores) * np.minimum(np.abs(scores), np.abs(relative)), 0.0)
     return Abundance(smaller, changes, p_values, controlled(p_values, smallest), stable)
 
 
-def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
-    """Return each share minus the mean share of its block, divided by the standard deviation of the unit.
+def standardized(shares: Float64, cells: Float64, nuisance: Float64) -> Float64:
+    """Return each share minus its fit on the nuisance columns, divided by the standard deviation of the unit.
 
     Shares in samples of few cells vary more than in samples of many cells, and the share of a rare type varies in large
     jumps. If all small samples are in one group, a permutation test of plain shares is significant too often for a rare
@@ -319,7 +318,7 @@ def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
 
     Parameters
     ----------
-    shares, cells, blocks
+    shares, cells, nuisance
         As in `compare_abundance`.
     """
     mean = shares.mean(axis=0)
@@ -327,10 +326,11 @@ def standardized(shares: Float64, cells: Float64, blocks: Int64) -> Float64:
     beyond = np.maximum(shares.var(axis=0, ddof=1) - counting.mean(axis=0), 0)
     variance = counting + beyond
     weights = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
-    inside = (np.unique(blocks)[:, None] == blocks).astype(np.float64)
-    total = inside @ weights
-    centers = np.divide(inside @ (weights * shares), total, out=np.zeros_like(total), where=total > 0)
-    return np.asarray((shares - inside.T @ centers) * np.sqrt(weights))
+    left = shares * np.sqrt(weights)
+    for kind, weight in enumerate(weights.T):
+        basis = nuisance_basis(nuisance, weight)
+        left[:, kind] -= basis @ (basis.T @ left[:, kind])
+    return np.asarray(left)
 
 
 def log_counts(shares: Float64, cells: Float64) -> Float64:
@@ -387,13 +387,12 @@ def _reference(differences: Differences, counts: Float64) -> tuple[Float64, Bool
     return precision / precision.sum(axis=1, keepdims=True), stable
 
 
-def _relative(logs: Float64, weights: Float64, members: Bool, blocks: Int64) -> tuple[Float64, Float64, Float64]:
+def _relative(logs: Float64, weights: Float64, regression: Regression) -> tuple[Float64, Float64, Float64]:
     """Return observed statistics of log-ratios to the reference, their p-values, and the log-ratios.
 
     A type with log-share l and weight w in the reference r is compared with the rest of the reference. The log-ratio of
     this type is then ``(l - r) / (1 - w)``. Studentizing removes the factor ``1 / (1 - w)``.
     """
-    regression = weigh(members, blocks)
     centered = regression.center @ logs
     reference = weights @ centered.T
     difference = regression.coefficients @ centered
@@ -485,7 +484,7 @@ def _spread(means: FloatArray, squares: Float64, cells: Float64) -> Float64:
     return np.where(variance > least, variance, np.inf)
 
 
-def compare_state(places: FloatArray, cells: Float64, members: Bool, blocks: Int64) -> State:
+def compare_state(places: FloatArray, cells: Float64, regressors: Float64, nuisance: Float64) -> State:
     """Test for every type whether the state of its cells differs between the groups.
 
     Parameters
@@ -494,18 +493,15 @@ def compare_state(places: FloatArray, cells: Float64, members: Bool, blocks: Int
         Positions of the types in each unit, from `places_of_types`.
     cells
         Effective number of cells of each type in each unit, ``(n_units, n_types)``.
-    members
-        True for units in the group, ``(n_orders, n_units)``; the observed order is the first row.
-    blocks
-        Block of each unit, ``(n_units,)``.
+    regressors, nuisance
+        As in `heatmover.statistics.regression.weigh`.
     """
     n_types = cells.shape[1]
     scores, tested = np.zeros(n_types), np.zeros(n_types, dtype=bool)
     p_values, smallest = np.ones(n_types), np.ones(n_types)
     for kind in range(n_types):
-        regression = weigh(members, blocks, cells[:, kind] / (cells[:, kind] + HALF_KNOWN))
-        taking_part = members[0][regression.informative]
-        if min(taking_part.sum(), (~taking_part).sum()) < LEAST_SAMPLES:
+        regression = weigh(regressors, nuisance, cells[:, kind] / (cells[:, kind] + HALF_KNOWN))
+        if regression.least_side < LEAST_SAMPLES:
             continue
         shown = places[:, kind].astype(np.float64)
         statistics = np.sqrt(gram_statistics(shown @ shown.T, regression))

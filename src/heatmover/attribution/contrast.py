@@ -1,4 +1,4 @@
-"""Choose, permute two groups of samples, test which columns differ; for `attribution`, `study`, `tl`; no files.
+"""Set up, permute contrasts of samples, test which columns differ; for `attribution`, `study`, `tl`; no files.
 
 The module diffuses measures with a fitted model.
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,12 +36,22 @@ import scipy.sparse as sp
 
 from heatmover._base.types import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._base.validation import check_threads
-from heatmover._base.words import counted, find
+from heatmover._base.words import counted, find, quoted
 from heatmover.embedding.definition import Layout, embed
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError, in_python
-from heatmover.statistics.permutations import check_labels, named_blocks, permute, restrict
-from heatmover.statistics.regression import two_sided
+from heatmover.statistics import Design
+from heatmover.statistics.designs import spaces_given, within_blocks
+from heatmover.statistics.permutations import Restriction, check_labels, check_numbers, named_blocks, permute, restrict
+from heatmover.statistics.regression import (
+    DEPENDENT,
+    TIE,
+    Regression,
+    block_columns,
+    column_differences,
+    two_sided,
+    weigh,
+)
 
 # Densities are compared at the finest scale at which at least this many cells of a sample contribute to the density at
 # the median point. The number was tested on 40 cohorts of 30 samples of 100 cells, in which the odds of a branch
@@ -58,6 +69,8 @@ FLOOR = 0.1
 LARGEST_MODE = 2.0
 # Standard errors below this are rounding errors of float32 densities.
 LEAST_ERROR = 1e-6
+# Smallest number of different values for a trend; with two values, two groups are compared.
+LEAST_VALUES = 3
 # Number of columns tested at a time: 2,048 columns with 1,000 permutations take 16 MB per array.
 AT_ONCE = 2_048
 # Typical names of a reference. Such a name is the whole name of a group, or one of the words of the name ("healthy
@@ -159,49 +172,72 @@ def choose_groups(
     return chosen, reference
 
 
-class TwoGroups(NamedTuple):
-    """Two groups of samples and their permutations.
+@dataclass(frozen=True, eq=False)
+class SampleContrast:
+    """A contrast of samples, of two groups or along a number, and its permutations.
 
     Attributes
     ----------
     names
-        Names of the group and of the reference.
+        Names of the two sides: the group and the reference, or higher and lower values of a number.
     counts
-        Number of units in each group. A unit is a sample, or a block that is permuted as a whole.
+        Number of units on each side. A unit is a sample, or a block that is permuted as a whole.
     chosen
-        ``(n_samples,)``: True for samples of the two groups.
+        ``(n_samples,)``: True for samples that take part.
     average
         ``(n_units, n_chosen)``, sparse: averages the chosen samples of each unit.
-    members
-        ``(1 + n_permutations, n_units)``: True for units in the group; the observed order is the first row.
+    regressors
+        ``(1 + n_permutations, n_units)``: regressor of the units; the observed order is the first row. For two groups
+        the regressor is 1 in the group and 0 in the reference. With covariates, the regressor is the residual of its
+        regression on the covariates, and this residual is permuted.
+    nuisance
+        ``(n_units, n_nuisance)``: columns held fixed, which are the blocks, or the mean, and the covariates.
+    sides
+        ``(2, n_units)``: weights of the units in the mean of each side; every row sums to 1.
     blocks
         ``(n_units,)``: block of each unit.
     complete
         True if the permutations are exhaustive.
     how
         How blocks restrict the permutations, as in `heatmover.statistics.permutations.Restriction`.
+    adjusted
+        Names of the covariates.
+    trend
+        True if the contrast is along a number.
+    values, restriction
+        What is permuted, a number for each chosen sample, and its restriction by blocks.
     """
 
     names: tuple[str, str]
     counts: tuple[int, int]
     chosen: Bool
     average: sp.csr_array
-    members: Bool
+    regressors: Float64
+    nuisance: Float64
+    sides: Float64
     blocks: Int64
     complete: bool
     how: str
+    adjusted: tuple[str, ...]
+    trend: bool
+    values: Float64
+    restriction: Restriction
 
     @property
     def smallest_p(self) -> float:
-        """Smallest p-value that the permutations allow; exchanging the two groups gives an equally extreme order."""
-        mirrored = self.complete and bool((self.members[1:] != self.members[0]).all(axis=1).any())
-        return (2 if mirrored else 1) / len(self.members)
+        """Smallest p-value that the permutations allow; an order with all contrasts reversed is equally extreme."""
+        if not self.complete:
+            return 1 / len(self.regressors)
+        contrasts = weigh(self.regressors, self.nuisance).contrasts
+        slack = TIE * np.abs(contrasts[0]).max()
+        mirrored = bool((np.abs(contrasts[1:] + contrasts[0]) <= slack).all(axis=1).any())
+        return (2 if mirrored else 1) / len(self.regressors)
 
     @property
     def evidence(self) -> str:
         """Number of samples, blocks or permutations that limits the p-value, in words, such as "5 pairs"."""
         if not self.complete:
-            return counted(len(self.members) - 1, "permutation")
+            return counted(len(self.regressors) - 1, "permutation")
         sizes = np.unique(self.blocks, return_counts=True)[1]
         if sizes.size > 1:
             return counted(sizes.size, "pair" if (sizes == 2).all() else "block")
@@ -212,11 +248,24 @@ class TwoGroups(NamedTuple):
         return sp.csr_array(self.average @ rows[np.flatnonzero(self.chosen)])
 
     def means(self, rows: sp.csr_array) -> Float64:
-        """Return the mean of the group and the mean of the reference, ``(2, n_points)``."""
+        """Return the means of the two sides, ``(2, n_points)``."""
         weights = np.zeros((2, self.chosen.size))
-        for row, which in zip(weights, (self.members[0], ~self.members[0]), strict=True):
-            row[self.chosen] = np.asarray(self.average[np.flatnonzero(which)].mean(axis=0)).ravel()
+        weights[:, self.chosen] = self.sides @ self.average
         return np.asarray(weights @ rows)
+
+    def redrawn(self, n_permutations: int, rng: np.random.Generator) -> SampleContrast:
+        """Return the contrast with other permutations."""
+        regressors, complete = _orders(self.values, self.restriction, n_permutations, rng)
+        return replace(self, regressors=regressors, complete=complete)
+
+
+def _orders(
+    values: Float64, restriction: Restriction, n_permutations: int, rng: np.random.Generator
+) -> tuple[Float64, bool]:
+    """Return the regressor of the units in the observed order and in every permutation, and if these are exhaustive."""
+    drawn = permute(values, restriction, n_permutations=n_permutations, random_state=rng)
+    first = np.arange(values.size) if restriction.units is None else np.unique(restriction.units, return_index=True)[1]
+    return np.vstack([values[None], drawn.shuffled])[:, first], drawn.complete
 
 
 def set_up(
@@ -228,41 +277,84 @@ def set_up(
     blocks: Any | None,
     n_permutations: int,
     rng: np.random.Generator,
-) -> TwoGroups:
-    """Return two groups of samples and their permutations; `explain_groups` describes the parameters."""
-    codes, labels = check_labels("groups", groups, n_samples)
-    own, other = choose_groups(
-        dict(zip(labels, np.bincount(codes).tolist(), strict=True)),
-        group=None if group is None else str(group),
-        reference=None if reference is None else str(reference),
-        first=first_of_order(groups),
-    )
-    if group is None and len(labels) > 2:
-        raise InvalidInputError("the argument group, which names the group to explain", counted(len(labels), "group"))
-    inside = codes == labels.index(own)
-    chosen = np.ones_like(inside) if other is None else inside | (codes == labels.index(other))
+    adjust: Design | None = None,
+    trend: str | None = None,
+) -> SampleContrast:
+    """Return a contrast of samples and its permutations; `explain_groups` describes the parameters.
+
+    With ``trend``, the name of a number, ``groups`` are numbers ``(n_samples,)``, and samples are contrasted along
+    them.
+    """
+    if trend is not None:
+        inside = check_numbers(trend, groups, n_samples)
+        if np.unique(inside).size < LEAST_VALUES:
+            raise InvalidInputError(
+                f"at least {LEAST_VALUES} different values of {quoted(trend)} for a trend",
+                counted(np.unique(inside).size, "value"),
+                "compare two groups instead",
+            )
+        names, chosen = (f"higher {trend}", f"lower {trend}"), np.ones(n_samples, dtype=bool)
+    else:
+        codes, labels = check_labels("groups", groups, n_samples)
+        own, other = choose_groups(
+            dict(zip(labels, np.bincount(codes).tolist(), strict=True)),
+            group=None if group is None else str(group),
+            reference=None if reference is None else str(reference),
+            first=first_of_order(groups),
+        )
+        if group is None and len(labels) > 2:
+            raise InvalidInputError(
+                "the argument group, which names the group to explain", counted(len(labels), "group")
+            )
+        inside = (codes == labels.index(own)).astype(np.float64)
+        chosen = np.ones(n_samples, bool) if other is None else (inside > 0) | (codes == labels.index(other))
+        names = (own, "all others" if other is None else other)
     inside = inside[chosen]
     if blocks is not None:
         named = named_blocks(blocks).items()
         blocks = {name: check_labels(name, values, n_samples)[0][chosen] for name, values in named}
     restriction = restrict(inside, blocks)
-    orders = permute(inside, restriction, n_permutations=n_permutations, random_state=rng)
     unit_of = np.arange(inside.size) if restriction.units is None else restriction.units
-    first = np.unique(unit_of, return_index=True)[1]
-    shares = 1 / np.bincount(unit_of)[unit_of]
-    average = sp.csr_array((shares, (unit_of, np.arange(inside.size))), shape=(first.size, inside.size))
-    members = np.vstack([inside[None], orders.shuffled])[:, first]
-    counts = (int(members[0].sum()), int((~members[0]).sum()))
+    first, sizes = np.unique(unit_of, return_index=True, return_counts=True)[1:]
+    average = sp.csr_array(((1 / sizes)[unit_of], (unit_of, np.arange(inside.size))), shape=(first.size, inside.size))
+    observed = inside[first]
+    middle = observed > (observed.mean() if trend is not None else 0)
+    counts = (int(middle.sum()), int((~middle).sum()))
     if min(counts) < 2:
         what = "samples" if restriction.units is None else "blocks"
-        raise InvalidInputError(f"at least two {what} in each group", f"a group with {min(counts)}")
+        where = "in each group" if trend is None else f"above and below the mean of {quoted(trend)}"
+        raise InvalidInputError(f"at least two {what} {where}", f"{min(counts)}" if trend else "a group with 1")
     block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
-    names = (own, "all others" if other is None else other)
-    return TwoGroups(names, counts, chosen, average, members, block_of, orders.complete, restriction.how)
+    nuisance, values = block_columns(block_of), inside
+    if adjust is not None:
+        fixed = adjust.take(chosen)
+        what = quoted(trend) if trend is not None else "groups"
+        # Raise an error here if the covariates determine the contrast, or leave no degree of freedom.
+        within_blocks(spaces_given(inside[:, None], fixed, what), restriction, what)
+        nuisance = np.hstack([nuisance, average @ np.hstack([term.columns for term in fixed.terms])])
+        left = weigh(observed[None], nuisance).contrasts[0]
+        scale = np.abs(left).max()
+        if scale <= DEPENDENT * np.abs(observed).max() or np.linalg.matrix_rank(nuisance) + 2 > first.size:
+            raise InvalidInputError(
+                f"{what} not to be determined by the covariates", "that it is", "adjust for fewer covariates"
+            )
+        # Equal residuals must be exactly equal, so that their orders are recognized as equal.
+        values = (left / scale).round(9)[unit_of]
+    regressors, complete = _orders(values, restriction, n_permutations, rng)
+    if adjust is None and trend is None:
+        sides = np.stack([middle / counts[0], ~middle / counts[1]])
+    else:
+        observed_fit = weigh(regressors[:1], nuisance).coefficients[0]
+        sides = np.maximum(np.stack([observed_fit, -observed_fit]), 0)
+        sides /= sides.sum(axis=1, keepdims=True)
+    return SampleContrast(
+        names, counts, chosen, average, regressors, nuisance, sides, block_of, complete, restriction.how,
+        () if adjust is None else adjust.names, trend is not None, values, restriction,
+    )  # fmt: skip
 
 
 def framed(
-    model: DiffusionEMD, design: TwoGroups, rows: sp.csr_array, rng: np.random.Generator
+    model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng: np.random.Generator
 ) -> tuple[int, FloatArray, Float64, float]:
     """Return a scale, densities at this scale, and the most common difference per permutation and as observed.
 
@@ -282,7 +374,7 @@ def framed(
     densities = embed(
         prepared.diffuser, design.units(nodes), layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs)
     )
-    modes = commonest(densities[:, drawn], design.members, design.blocks)
+    modes = commonest(densities[:, drawn], weigh(design.regressors, design.nuisance))
     usable = is_reference(float(modes[0]))
     # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
     # data.
@@ -315,27 +407,15 @@ class TestedColumns(NamedTuple):
     p_values: Float64
 
 
-def log_ratios(densities: npt.NDArray[np.floating], blocks: Int64) -> Float64:
-    """Return the logarithms of densities divided by their mean over the units, centered within blocks.
-
-    Parameters
-    ----------
-    densities
-        Non-negative densities, ``(n_units, n_columns)``.
-    blocks
-        Block of each unit, ``(n_units,)``. Values are permuted within blocks, so the mean of a block may be subtracted.
-    """
+def log_ratios(densities: npt.NDArray[np.floating]) -> Float64:
+    """Return logarithms of densities ``(n_units, n_columns)`` divided by their mean over the units."""
     mean = densities.mean(axis=0, dtype=np.float64)
     ratios = np.divide(densities, mean, out=np.ones(densities.shape), where=mean > 0)
     # Rounding makes some densities slightly negative.
-    logs: Float64 = np.log(np.maximum(ratios, 0) + FLOOR)
-    for block in np.unique(blocks):
-        rows = blocks == block
-        logs[rows] -= logs[rows].mean(axis=0)
-    return logs
+    return np.asarray(np.log(np.maximum(ratios, 0) + FLOOR))
 
 
-def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Bool, blocks: Int64) -> TestedColumns:
+def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: Regression) -> TestedColumns:
     """Test the share of every column, and its log-ratio minus the most common change, by two-sided permutation tests.
 
     Parameters
@@ -344,16 +424,15 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Boo
         Non-negative densities, ``(n_units, n_columns)``.
     modes
         Most common difference in each permutation, ``(1 + n_permutations,)``; see `commonest`.
-    members
-        True for units in the group, ``(1 + n_permutations, n_units)``; the observed order is the first row.
-    blocks
-        Block of each unit, ``(n_units,)``.
+    regression
+        Regression of the units in every permutation.
     """
     n_columns = densities.shape[1]
     tested = TestedColumns(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
     for start in range(0, n_columns, AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        differences, errors = _differences(log_ratios(densities[:, part], blocks), members)
+        differences, errors = column_differences(log_ratios(densities[:, part]), regression)
+        errors = np.maximum(errors, LEAST_ERROR)
         by_share, by_frame = differences / errors, (differences - modes[:, None]) / errors
         plain, framed = by_share[0], by_frame[0]
         agree = plain * framed > 0
@@ -363,31 +442,17 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, members: Boo
     return tested
 
 
-def commonest(densities: npt.NDArray[np.floating], members: Bool, blocks: Int64) -> Float64:
+def commonest(densities: npt.NDArray[np.floating], regression: Regression) -> Float64:
     """Return the most common difference among all columns (the mode) in each permutation, ``(1 + n_permutations,)``.
 
     Parameters
     ----------
     densities
         Densities at columns drawn in proportion to mass, ``(n_units, n_drawn)``.
-    members, blocks
+    regression
         As in `two_frames`.
     """
-    return np.array([_mode(row) for row in _differences(log_ratios(densities, blocks), members)[0]])
-
-
-def _differences(logs: Float64, members: Bool) -> tuple[Float64, Float64]:
-    """Return the differences between the means of the two groups, and their standard errors (Welch).
-
-    Both have the shape ``(1 + n_permutations, n_columns)``.
-    """
-    inside = members.astype(np.float64)
-    n, n_others = inside.sum(axis=1)[:, None], (1 - inside).sum(axis=1)[:, None]
-    sums, squares = inside @ logs, inside @ logs**2
-    mean, other_mean = sums / n, (logs.sum(axis=0) - sums) / n_others
-    spread = np.maximum(squares / n - mean**2, 0) / (n - 1)
-    other_spread = np.maximum(((logs**2).sum(axis=0) - squares) / n_others - other_mean**2, 0) / (n_others - 1)
-    return mean - other_mean, np.maximum(np.sqrt(spread + other_spread), LEAST_ERROR)
+    return np.array([_mode(row) for row in column_differences(log_ratios(densities), regression).values])
 
 
 def _mode(values: Float64) -> float:

@@ -13,7 +13,7 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import as_array, import_extra
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES, TypedCells, by_type, effective_cells
-from heatmover.attribution.contrast import TwoGroups
+from heatmover.attribution.contrast import SampleContrast
 from heatmover.errors import InvalidInputError
 from heatmover.statistics.regression import column_differences, controlled, smallest_p, two_sided, weigh
 
@@ -127,7 +127,7 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
     return values, tuple(named)
 
 
-def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tuple[str, ...]) -> Drivers:
+def find_drivers(design: SampleContrast, cells: TypedCells, features: Any, names: tuple[str, ...]) -> Drivers:
     """Test every feature within every type.
 
     Parameters
@@ -151,16 +151,14 @@ def find_drivers(design: TwoGroups, cells: TypedCells, features: Any, names: tup
     squares = squares.reshape(means.shape)
     counts = shares.reshape(n_units, n_types) * sizes[:, None]
     weights = counts / (counts + HALF_KNOWN)
-    inside = design.members[0]
-    in_group, in_reference = (_average(means[which], weights[which]) for which in (inside, ~inside))
+    in_group, in_reference = (_average(means, weights * side[:, None]) for side in design.sides)
     deviations = np.sqrt(np.maximum(_average(squares, counts) - _average(means, counts) ** 2, 0))
     shape = (n_types, len(names))
     differences, scores = np.zeros(shape), np.zeros(shape)
     p_values, smallest = np.ones(shape), np.ones(shape)
     for kind in range(n_types):
-        regression = weigh(design.members, design.blocks, weights[:, kind])
-        taking_part = inside[regression.informative]
-        if min(taking_part.sum(), (~taking_part).sum()) < LEAST_SAMPLES:
+        regression = weigh(design.regressors, design.nuisance, weights[:, kind])
+        if regression.least_side < LEAST_SAMPLES:
             continue
         for start in range(0, len(names), COLUMNS_AT_ONCE):
             part = slice(start, start + COLUMNS_AT_ONCE)

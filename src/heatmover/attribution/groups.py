@@ -20,7 +20,7 @@ from heatmover.attribution.contrast import TestedColumns, framed, is_reference, 
 from heatmover.attribution.witness import Explanation, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
-from heatmover.statistics.regression import controlled
+from heatmover.statistics.regression import controlled, weigh
 
 
 @final
@@ -192,7 +192,7 @@ def explain_groups(
     )  # fmt: skip
     samples = sp.csr_array(rows)
     scale, densities, modes, commonest = framed(model, design, samples, rng)
-    tests = two_frames(densities, modes, design.members, design.blocks)
+    tests = two_frames(densities, modes, weigh(design.regressors, design.nuisance))
     tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
     explained = explain_masses(model, design.means(samples), design.names)
     types = None if cells is None else contrast_types(model, design, cells, explained.witness, rng)
@@ -203,7 +203,7 @@ def explain_groups(
         *tested,
         controlled(tested.p_values, np.full_like(tested.p_values, design.smallest_p)),
         scale,
-        len(design.members) - 1,
+        len(design.regressors) - 1,
         design.complete,
         types,
         commonest,

@@ -1,10 +1,11 @@
-"""Regress columns on one contrast of samples, in every permutation; for `attribution` and `statistics`; no files.
+"""Regress columns on a contrast of samples, in every permutation; for `attribution` and `statistics`; no files.
 
-If samples have blocks or unequal weights, a difference is the coefficient of the group in a weighted regression on
-blocks and group. Samples are thus compared within their block. The difference is divided by a standard error that
-allows every sample its own variance (White 1980, with the leverages of MacKinnon and White 1985). Without blocks and
-weights the quotient is Welch's statistic. A permutation test of a studentized statistic keeps its significance level
-even if samples have unequal variances, for instance because their numbers of cells differ (Janssen 1997).
+A contrast is one regressor: the membership in a group, or a number such as a dose. Blocks and covariates are nuisance
+columns, so samples are compared within their block and at equal covariates. The coefficient of the regressor in a
+weighted regression is divided by a standard error that allows every sample its own variance (White 1980, with the
+leverages of MacKinnon and White 1985). For two groups without nuisance columns and weights the quotient is Welch's
+statistic. A permutation test of a studentized statistic keeps its significance level even if samples have unequal
+variances, for instance because their numbers of cells differ (Janssen 1997).
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ from heatmover.statistics.permutations import false_discovery, within_reach
 TIE = 1e-6
 # Variances below this share of the mean square are rounding errors.
 LEAST_VARIANCE = 1e-10
+# Singular values below this share of the largest one belong to columns that are combinations of other columns.
+DEPENDENT = 1e-8
 
 
-class BlockRegression(NamedTuple):
-    """Weighted regression on blocks and group, in every permutation.
+class Regression(NamedTuple):
+    """Weighted regression on nuisance columns and one regressor, in every permutation of the regressor.
 
     Attributes
     ----------
     coefficients
-        ``(n_orders, n_units)``: coefficients of the units' values in the difference between the groups.
+        ``(n_orders, n_units)``: coefficients of the units' values in the coefficient of the regressor.
     contrasts
-        ``(n_orders, n_units)``: membership minus its mean in the block.
+        ``(n_orders, n_units)``: regressor minus its fit on the nuisance columns.
     errors
-        ``(n_orders, n_units)``: coefficients of the squared residuals in the variance of the difference.
+        ``(n_orders, n_units)``: coefficients of the squared residuals in the variance of the coefficient.
     center
-        ``(n_units, n_units)``: matrix that subtracts the mean of its block from every unit.
+        ``(n_units, n_units)``: matrix that subtracts the fit on the nuisance columns.
     informative
-        ``(n_units,)``: True for units that contribute to the observed difference.
+        ``(n_units,)``: True for units that contribute to the observed coefficient.
     """
 
     coefficients: Float64
@@ -45,45 +48,71 @@ class BlockRegression(NamedTuple):
     center: Float64
     informative: Bool
 
+    @property
+    def least_side(self) -> int:
+        """Smaller of the numbers of informative units with a positive and with a negative observed contrast."""
+        sides = self.contrasts[0][self.informative] > 0
+        return int(min(sides.sum(), (~sides).sum()))
+
 
 class Differences(NamedTuple):
-    """Differences of columns between the groups, and their standard errors, ``(n_orders, n_columns)`` each."""
+    """Coefficients of columns on the regressor, and their standard errors, ``(n_orders, n_columns)`` each."""
 
     values: Float64
     errors: Float64
 
 
-def weigh(members: Bool, blocks: Int64, weights: Float64 | None = None) -> BlockRegression:
-    """Return the regression of units on blocks and group.
+def block_columns(blocks: Int64) -> Float64:
+    """Return one column of 0 and 1 for each block, ``(n_units, n_blocks)``, from the block of each unit."""
+    return np.asarray(blocks[:, None] == np.unique(blocks), dtype=np.float64)
+
+
+def nuisance_basis(nuisance: Float64, weights: Float64) -> Float64:
+    """Return an orthonormal basis of the nuisance columns times the roots of the weights, ``(n_units, rank)``.
 
     Parameters
     ----------
-    members
-        True for units in the group, ``(n_orders, n_units)``; the observed order is the first row.
-    blocks
-        Block of each unit, ``(n_units,)``.
+    nuisance
+        Nuisance columns, ``(n_units, n_nuisance)``; the mean is among their combinations.
+    weights
+        Non-negative weights of the units, ``(n_units,)``.
+    """
+    vectors, sizes, _ = np.linalg.svd(np.sqrt(weights)[:, None] * nuisance, full_matrices=False)
+    return np.asarray(vectors[:, sizes > DEPENDENT * max(float(sizes.max(initial=0.0)), np.finfo(float).tiny)])
+
+
+def weigh(regressors: Float64 | Bool, nuisance: Float64, weights: Float64 | None = None) -> Regression:
+    """Return the regression of units on nuisance columns and a regressor.
+
+    Parameters
+    ----------
+    regressors
+        Regressor in every permutation, ``(n_orders, n_units)``; the observed order is the first row.
+    nuisance
+        Nuisance columns, ``(n_units, n_nuisance)``, such as `block_columns` and covariates.
     weights
         Non-negative weight of each unit, ``(n_units,)``; equal weights by default.
     """
-    n_units = members.shape[1]
-    weight = np.ones(n_units) if weights is None else weights
-    inside = (np.unique(blocks)[:, None] == blocks).astype(np.float64)
-    of_block = inside @ weight
-    average = inside * weight / np.where(of_block > 0, of_block, 1)[:, None]
-    of_unit = of_block @ inside
-    contrasts = members - (members @ average.T) @ inside
+    weight = np.ones(regressors.shape[1]) if weights is None else weights
+    basis, roots = nuisance_basis(nuisance, weight), np.sqrt(weight)
+    inverse = np.divide(1, roots, out=np.zeros_like(roots), where=roots > 0)
+    center = np.eye(len(roots)) - (inverse[:, None] * basis) @ (basis.T * roots)
+    leverages = (basis**2).sum(axis=1)
+    contrasts = regressors @ center.T
     weighted = contrasts * weight
+    # Rounding errors of a regressor that the nuisance columns determine are not a contrast.
     total = (weighted * contrasts).sum(axis=1, keepdims=True)
+    total[total <= DEPENDENT**2 * (weight * np.square(regressors)).sum(axis=1, keepdims=True)] = 0
     safe = np.where(total > 0, total, 1)
+    weighted = np.where(total > 0, weighted, 0)
     coefficients = weighted / safe
-    leverages = weight / np.where(of_unit > 0, of_unit, 1) + weighted * contrasts / safe
     # A unit alone in its group has a residual of zero, so the divisor does not matter.
-    errors = coefficients**2 / np.maximum(1 - leverages, 1e-9)
+    errors = coefficients**2 / np.maximum(1 - leverages - weighted * contrasts / safe, 1e-9)
     informative = np.abs(weighted[0]) > 1e-9 * np.maximum(np.abs(weighted[0]).max(), np.finfo(float).tiny)
-    return BlockRegression(coefficients, contrasts, errors, np.eye(n_units) - inside.T @ average, informative)
+    return Regression(coefficients, contrasts, errors, center, informative)
 
 
-def column_differences(columns: Float64, regression: BlockRegression) -> Differences:
+def column_differences(columns: Float64, regression: Regression) -> Differences:
     """Return the difference of every column ``(n_units, n_columns)`` between the groups, and its standard error."""
     centered = regression.center @ columns
     values = regression.coefficients @ centered
@@ -97,7 +126,7 @@ def column_differences(columns: Float64, regression: BlockRegression) -> Differe
     return Differences(values, np.sqrt(np.maximum(variance, least)))
 
 
-def gram_statistics(gram: Float64, regression: BlockRegression) -> Float64:
+def gram_statistics(gram: Float64, regression: Regression) -> Float64:
     """Return squared distances between the means of the groups, divided by their variances, ``(n_orders,)``.
 
     Parameters

@@ -19,7 +19,7 @@ from heatmover._base.validation import as_array, check_integer, check_random_sta
 from heatmover._base.words import counted, find, quoted, verb
 from heatmover.attribution import CellTypes, Drivers
 from heatmover.attribution.cell_types import TypedCells, contrast_types
-from heatmover.attribution.contrast import TwoGroups, choose_groups, first_of_order, set_up
+from heatmover.attribution.contrast import SampleContrast, choose_groups, first_of_order, set_up
 from heatmover.attribution.drivers import check_features, find_drivers
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
@@ -455,7 +455,7 @@ def contrast_cells(
     stable = tuple(name for name, kept in zip(result.names, result.stable, strict=True) if kept)
     return CellContrast(
         annotation.name, variable, *design.names, design.counts, design.how,
-        math.fsum(result.contributions), types, len(design.members) - 1, stable, drivers, no_calls,
+        math.fsum(result.contributions), types, len(design.regressors) - 1, stable, drivers, no_calls,
     )  # fmt: skip
 
 
@@ -467,7 +467,7 @@ def two_groups(
     blocks: Mapping[str, Sequence[Any]] | Sequence[Any] | None = None,
     n_permutations: int = 999,
     rng: np.random.Generator | None = None,
-) -> tuple[list[int], TwoGroups]:
+) -> tuple[list[int], SampleContrast]:
     """Return the indices of the samples that have a group, and the two groups that they form; see `contrast_cells`.
 
     Examples
@@ -492,7 +492,7 @@ def two_groups(
     )  # fmt: skip
 
 
-def _no_calls(design: TwoGroups, unadjusted: Sequence[str]) -> str:
+def _no_calls(design: SampleContrast, unadjusted: Sequence[str]) -> str:
     """Return the reason why no type can be significant, or an empty text."""
     reasons = []
     if unadjusted:
