@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import heatmover as hm
 from heatmover.attribution import explain, explain_groups
-from heatmover.attribution.cell_types import compare_abundance, compare_state, log_counts, standardized
-from heatmover.attribution.contrast import choose_groups, expected_reference, first_of_order
+from heatmover.attribution.cell_types import abundance_statistics, compare_state, log_counts, standardized
+from heatmover.attribution.contrast import choose_groups, expected_reference, first_of_order, set_up
 from heatmover.attribution.witness import split
 from heatmover.errors import InvalidInputError
+from heatmover.statistics import Design
 from heatmover.statistics.regression import (
     block_columns,
     column_differences,
@@ -210,23 +211,27 @@ def composition(shares, members, factor, cells=400, spread=0.1, seed=1):
     return np.array([rng.multinomial(cells, row) / cells for row in exact]), np.full(len(exact), float(cells))
 
 
+def q_values(found):
+    return controlled(found.p_values(), smallest_p(found.plain))
+
+
 @pytest.mark.parametrize("shares", [(0.6, 0.1, 0.1, 0.1, 0.1), (0.05, 0.5, 0.2, 0.15, 0.1), (0.4, 0.3, 0.3)])
 @pytest.mark.parametrize("factor", [4.0, 0.25])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_only_the_type_that_changes_is_called_also_if_it_is_most_of_the_cells(shares, factor, pairs):
     members, blocks = design(pairs=pairs)
-    found = compare_abundance(*composition(shares, members, factor), members, block_columns(blocks))
-    assert found.q_values[0] <= 0.1 < found.q_values[1:].min()
+    found = abundance_statistics(*composition(shares, members, factor), members, block_columns(blocks))
+    assert q_values(found)[0] <= 0.1 < q_values(found)[1:].min()
     assert np.sign(found.scores[0]) == np.sign(np.log(factor))
-    assert found.log_ratios[0] == pytest.approx(np.log(factor), abs=0.5)
-    assert found.stable.tolist() == [False] + [True] * (len(shares) - 1)
+    assert found.changes[0] == pytest.approx(np.log(factor), abs=0.5)
+    assert found.sets.tolist() == [[False] + [True] * (len(shares) - 1)]
 
 
 def test_of_two_types_none_is_known_to_be_stable_and_shares_decide():
     members, blocks = design()
-    found = compare_abundance(*composition((0.5, 0.5), members, 4.0), members, block_columns(blocks))
-    assert not found.stable.any()
-    assert (found.q_values <= 0.1).all()
+    found = abundance_statistics(*composition((0.5, 0.5), members, 4.0), members, block_columns(blocks))
+    assert not found.sets.size
+    assert (q_values(found) <= 0.1).all()
     assert np.sign(found.scores).tolist() == [1, -1]
 
 
@@ -236,16 +241,16 @@ def test_scores_never_contradict_the_mean_shares():
     shares = np.full((8, 3), 0.1)
     shares[members[0], 0], shares[~members[0], 0] = [0.2, 0.21, 0.2, 0.19], [0.05, 0.05, 0.05, 0.85]
     shares[:, 1] = 1 - shares[:, 0] - shares[:, 2]
-    found = compare_abundance(shares, np.full(8, 500.0), members, block_columns(blocks))
+    found = abundance_statistics(shares, np.full(8, 500.0), members, block_columns(blocks))
     assert found.scores[0] <= 0
 
 
 def test_types_that_nobody_has_or_that_never_vary_are_no_discovery():
     members, blocks = design(8, 30)
-    found = compare_abundance(np.tile([[0.0, 0.4, 0.6]], (8, 1)), np.full(8, 50.0), members, block_columns(blocks))
-    for values in found[:4]:
+    found = abundance_statistics(np.tile([[0.0, 0.4, 0.6]], (8, 1)), np.full(8, 50.0), members, block_columns(blocks))
+    for values in (found.scores, found.changes, found.plain, found.relative):
         assert np.isfinite(values).all()
-    np.testing.assert_array_equal(found.q_values, 1.0)
+    np.testing.assert_array_equal(q_values(found), 1.0)
 
 
 def test_mean_logarithms_do_not_depend_on_the_number_of_cells():
@@ -256,6 +261,60 @@ def test_mean_logarithms_do_not_depend_on_the_number_of_cells():
     np.testing.assert_allclose(means, 0, atol=0.05)
     spread = standardized(shares, cells, np.ones((8000, 1))).reshape(2, 4000, 3)
     np.testing.assert_allclose(spread.var(axis=1), 1, atol=0.2)
+
+
+def rising(n_types, n_rising, members, factor=3.0, seed=1):
+    """Shares of samples in which the odds of the first types rise together in the group, and numbers of cells."""
+    rng = np.random.default_rng(seed)
+    odds = 0.1 * rng.normal(size=(members.shape[1], n_types))
+    odds[np.ix_(members[0], np.arange(n_rising))] += np.log(factor)
+    exact = np.exp(odds) / np.exp(odds).sum(axis=1, keepdims=True)
+    return np.array([rng.multinomial(600, row) / 600 for row in exact]), np.full(len(exact), 600.0)
+
+
+def test_a_partly_confounded_batch_that_is_held_fixed_calls_no_type_too_often():
+    """8 of 10 cases and 2 of 10 controls are of one batch, in which other types are common; 250 cohorts."""
+    condition = np.repeat(["case", "control"], 10)
+    batch = np.where(np.tile(np.arange(10), 2) < np.repeat([8, 2], 10), "x", "y")
+    odds = {"x": [0.5, 0.3, 0.2], "y": [0.3, 0.4, 0.3]}
+    p_values = {True: [], False: []}
+    for seed in range(250):
+        rng = np.random.default_rng(seed)
+        shares = np.array([rng.multinomial(60, odds[each]) / 60 for each in batch])
+        for adjusted in p_values:
+            fixed = Design.from_columns({"batch": batch}) if adjusted else None
+            contrast = set_up(
+                condition, 20, group="case", reference="control", blocks=None, n_permutations=199, rng=rng, adjust=fixed
+            )
+            found = abundance_statistics(shares, np.full(20, 60.0), contrast.regressors, contrast.nuisance)
+            p_values[adjusted].append(found.p_values()[0])
+    rates = {adjusted: np.mean(np.array(values) <= 0.05) for adjusted, values in p_values.items()}
+    # The standard error of a rate of 5% is 1.4%. Two tests must agree, so the rate may be lower.
+    assert rates[True] <= 0.09 < 0.3 < rates[False]
+
+
+def test_half_of_the_types_rise_and_either_half_may_be_the_reference():
+    members, blocks = design()
+    found = abundance_statistics(*rising(12, 6, members), members, block_columns(blocks))
+    halves = np.arange(12) < 6
+    assert sorted(found.sets[:, halves].sum(axis=1)) == [0, found.sets[:, halves].sum()]
+    assert found.sets.sum(axis=1).min() >= 5
+    # The shares of both halves differ; relative to one of the sets, each half is stable.
+    assert (two_sided(found.plain) <= 0.05).all()
+    assert (q_values(found) > 0.1).all()
+    for place, one in enumerate(found.sets):
+        alone = found.p_values(slice(place, place + 1))
+        risen = halves if one[6:].any() else ~halves
+        assert (alone[risen] <= 0.05).all()
+        assert (alone[~risen] > 0.005).all()
+
+
+@pytest.mark.parametrize("n_rising", [1, 2, 3])
+def test_a_minority_that_rises_is_called_relative_to_the_majority(n_rising):
+    members, blocks = design()
+    found = abundance_statistics(*rising(12, n_rising, members), members, block_columns(blocks))
+    assert found.sets.tolist() == [[False] * n_rising + [True] * (12 - n_rising)]
+    assert (found.p_values()[:n_rising] <= 0.05).all()
 
 
 # States
@@ -280,7 +339,7 @@ def test_a_type_in_too_few_samples_has_no_state():
     places = np.random.default_rng(0).normal(size=(8, 2, 3)) * (cells > 0)[:, :, None]
     found = compare_state(places, cells, members, block_columns(blocks))
     assert found.tested.tolist() == [True, False]
-    assert (found.p_values[1], found.q_values[1], found.scores[1]) == (1, 1, 0)
+    assert (found.p_values[1], found.smallest[1], found.scores[1]) == (1, 1, 0)
 
 
 @pytest.fixture(scope="module")

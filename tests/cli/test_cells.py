@@ -65,7 +65,7 @@ def test_the_table_has_the_numbers_of_the_contrast(finished, expected, cli):
 def test_the_table_of_features_is_that_of_the_contrast(finished, expected):
     written = pd.read_csv(finished[0] / DRIVERS)
     table = expected.drivers.table()
-    assert list(written.columns) == list(table.columns)
+    assert list(written.columns) == ["cell_type", "group", "reference", *table.columns[1:]]
     np.testing.assert_allclose(written["score"], table["score"])
     assert set(written["feature"]) == set(expected.drivers.features)
     shown = (finished[0] / "report.html").read_text(encoding="utf-8")
@@ -84,8 +84,8 @@ def test_the_record_names_the_option_as_it_was_typed(finished, expected):
     assert record["command"]["line"] == (
         "heatmover compare cells.h5ad --sample-key sample --color condition --cells 'Cell type' --permutations 99"
     )
-    assert record["contrast"]["group"] == "case"
-    assert record["contrast"]["types"][0]["share"] == expected.types[0].share
+    assert record["contrasts"][0]["group"] == "case"
+    assert record["contrasts"][0]["types"][0]["share"] == expected.types[0].share
     assert CELL_TYPES in record["files"]
 
 
@@ -168,12 +168,19 @@ def test_an_unknown_reference_is_one_sentence(file, tmp_path, cli, command, opti
     assert not (tmp_path / "out").exists()
 
 
-def test_without_groups_there_is_a_note_and_no_table(make, tmp_path, cli):
-    file = make.h5ad(make.frame(8, 20).drop(columns=["condition", "patient"]), tmp_path / "cells.h5ad")
-    result = cli.run("compare", file, "-s", "sample", "--cells", "cluster", "-o", tmp_path / "out")
+def test_without_groups_there_is_a_trend_or_a_note_and_no_table(make, tmp_path, cli):
+    frame = make.frame(8, 20).drop(columns=["condition", "patient"])
+    compare = ("compare", make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--cells", "cluster")
+    result = cli.run(*compare, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "Expected categorical sample metadata that could be tested, found none" in " ".join(result.stdout.split())
-    assert not (tmp_path / "out" / CELL_TYPES).exists()
+    table = pd.read_csv(tmp_path / "out" / CELL_TYPES)
+    assert set(table["group"]) == {"higher age"}
+    assert "Trend along age" in plain_page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+    alone = make.h5ad(frame.drop(columns=["age"]), tmp_path / "alone.h5ad")
+    result = cli.run("compare", alone, *compare[2:], "-o", tmp_path / "none")
+    assert result.exit_code == 0, result.output
+    assert "Expected sample metadata that could be tested, found none" in " ".join(result.stdout.split())
+    assert not (tmp_path / "none" / CELL_TYPES).exists()
 
 
 def test_the_demo_finds_its_branch(tmp_path, cli):
@@ -217,8 +224,6 @@ def contrasted(file, out, cli, *design):
 @pytest.mark.parametrize(
     ("design", "reason"),
     [
-        (["--adjust", "batch"], "The tests of cell types are not adjusted for 'batch'."),
-        (["--formula", "visit + batch"], "The tests of cell types are not adjusted for 'batch'."),
         (
             ["--block", "patient"],
             "With 5 pairs the smallest possible p-value is 0.0625, so a test of a cell type cannot reach 0.05.",
@@ -230,13 +235,13 @@ def contrasted(file, out, cli, *design):
     ],
 )
 def test_nothing_is_called_where_the_design_does_not_allow_it(designed, tmp_path, cli, design, reason):
-    assert contrasted(designed, tmp_path / "plain", cli)[2]["contrast"]["types"][0]["direction"] == "more"
+    assert contrasted(designed, tmp_path / "plain", cli)[2]["contrasts"][0]["types"][0]["direction"] == "more"
     said, page, record = contrasted(designed, tmp_path / "out", cli, *design)
     told = f"{reason} No cell type or feature is called significant."
     assert told in said
-    assert record["contrast"]["no_calls"] == told
-    assert record["contrast"]["drivers"] == {}
-    assert not any(kind["direction"] or kind["moved"] for kind in record["contrast"]["types"])
+    assert record["contrasts"][0]["no_calls"] == told
+    assert record["contrasts"][0]["drivers"] == {}
+    assert not any(kind["direction"] or kind["moved"] for kind in record["contrasts"][0]["types"])
     sections = {name: plain_page(page.split(f'id="{name}"')[1].split("</section>")[0]) for name in ("cells", "methods")}
     assert sections["cells"].count(told) == 4  # what was found, the table of types, that of features, how to read them
     assert told in sections["methods"]
@@ -246,6 +251,16 @@ def test_nothing_is_called_where_the_design_does_not_allow_it(designed, tmp_path
         assert set(table["note"]) == {told}
         assert (table.filter(regex="q$|q_value").to_numpy() == 1).all()
         assert (table.filter(regex="_p$|p_value").to_numpy() < 1).any()
+
+
+@pytest.mark.parametrize("design", [["--adjust", "batch"], ["--formula", "visit + batch"]])
+def test_covariates_reach_the_tests_of_cell_types(designed, tmp_path, cli, design):
+    said, page, record = contrasted(designed, tmp_path / "out", cli, *design)
+    contrast = record["contrasts"][0]
+    assert (contrast["adjusted"], contrast["no_calls"]) == (["batch"], "")
+    assert any(kind["direction"] for kind in contrast["types"])
+    assert "adjusted for 'batch'" in said
+    assert "with 'batch' held fixed (Freedman and Lane, 1983)" in plain_page(page)
 
 
 def plain_page(page):

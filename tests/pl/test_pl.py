@@ -597,6 +597,6 @@ def test_drivers_are_drawn_as_they_were_found(driven):
 
 
 def test_without_features_there_are_no_drivers(contrasted, result):
-    for bad in (replace(contrasted, contrast=None), result):
+    for bad in (replace(contrasted, contrasts=()), result):
         with pytest.raises(hm.InvalidInputError, match="a contrast of cell types with the features"):
             pl.drivers(bad, ax=axes())

@@ -18,7 +18,7 @@ def contrast(plain_study):
 
 
 def with_types(study, types):
-    return replace(study, contrast=replace(study.contrast, types=tuple(types)))
+    return replace(study, contrasts=(replace(study.contrast, types=tuple(types)),))
 
 
 def test_the_section_stands_behind_the_statistics(plain_study, data_of):
@@ -27,7 +27,7 @@ def test_the_section_stands_behind_the_statistics(plain_study, data_of):
 
 
 def test_without_a_contrast_there_is_no_section(plain_study):
-    without = replace(plain_study, contrast=None)
+    without = replace(plain_study, contrasts=())
     assert cell_sections(without) == []
     page = render(without)
     assert "Which cells differ" not in page
@@ -117,7 +117,7 @@ def test_many_kinds_are_added_up(plain_study, contrast, parsed):
 def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
     equal = [replace(kind, share=0.0, contribution=0.0, abundance_q=1.0, state_q=1.0) for kind in contrast.types]
     study = with_types(plain_study, equal)
-    study = replace(study, contrast=replace(study.contrast, distance=0.0))
+    study = replace(study, contrasts=(replace(study.contrast, distance=0.0),))
     assert "are identical" in cell_sections(study)[0].html
 
 

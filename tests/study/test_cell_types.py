@@ -53,8 +53,8 @@ def by_name(contrast):
 
 def test_without_landmarks_it_is_the_explanation_of_the_groups(comparison, data, branch):
     groups = data.annotations["condition"]
-    found = contrast_cells(comparison, annotate("branch", branch, 1200), groups, **QUICK)
-    plain = explain_groups(comparison.model, comparison.measures, groups, annotation=branch, **QUICK)
+    found = contrast_cells(comparison, annotate("branch", branch, 1200), groups, n_permutations=499)
+    plain = explain_groups(comparison.model, comparison.measures, groups, annotation=branch, n_permutations=499)
     parts = plain.explanation.by(branch).table()
     assert (found.group, found.reference, found.n_samples) == ("case", "control", (10, 10))
     assert found.distance == pytest.approx(plain.distance)
@@ -135,7 +135,7 @@ def test_the_reference_is_the_expected_one_or_the_one_named(comparison, branch):
     assert contrast_cells(comparison, types, order, **QUICK).reference == "b"
     variables = {"age": np.arange(20.0), "stage": ["a", "b"] * 10, "arm": ["x", "y", "z", "x", "y"] * 4}
     named = study_comparison(comparison, variables, cells=branch, reference="z", **QUICK).contrast
-    assert (named.variable, named.group, named.reference) == ("arm", "x", "z")
+    assert (named.variable, named.reference) == ("arm", "z")
     with pytest.raises(InvalidInputError, match=r"argument reference to be a group of an examined variable, found 'w'"):
         study_comparison(comparison, variables, cells=branch, reference="w", **QUICK)
 
@@ -220,7 +220,7 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
     found = study_comparison(comparison, variables, cells={"branch": branch}, **QUICK)
     assert (found.contrast.variable, found.contrast.annotation) == ("condition", "branch")
     record = json.loads(json.dumps(found.plain(), allow_nan=False))
-    assert record["contrast"]["types"][0]["name"] == found.contrast.types[0].name
+    assert record["contrasts"][0]["types"][0]["name"] == found.contrast.types[0].name
     assert record["parameters"]["cells"] == "branch"
     assert "contrast cells" in record["seconds"]
     assert study_comparison(comparison, variables, **QUICK).contrast is None
@@ -232,10 +232,10 @@ def test_a_study_carries_the_contrast_of_the_first_groups(comparison, data, bran
 
 
 def test_a_study_notes_why_there_is_no_contrast(comparison, branch):
-    found = study_comparison(comparison, {"age": np.linspace(20, 60, 20)}, cells=branch, **QUICK)
+    found = study_comparison(comparison, {"code": ["x"] * 20}, cells=branch, **QUICK)
     assert found.contrast is None
-    assert any("Expected categorical sample metadata that could be tested, found none" in note for note in found.notes)
-    assert found.plain()["contrast"] is None
+    assert any("Expected sample metadata that could be tested, found none" in note for note in found.notes)
+    assert found.plain()["contrasts"] == []
     alone = study_comparison(comparison, {"odd": ["one"] + ["rest"] * 19}, cells=branch, **QUICK)
     assert alone.contrast is None
     assert any("The types of 'cell type' were not compared: " in note for note in alone.notes)
@@ -257,7 +257,7 @@ def test_a_bad_column_is_refused_before_anything_is_compared(cohort, monkeypatch
         study_cohort(cohort, cells="condition")
 
 
-def test_no_type_is_called_in_null_cohorts_whose_batch_is_partly_confounded():
+def test_covariates_reach_the_tests_of_types_and_of_the_distance():
     """The batch changes numbers and states; 8 of 10 cases and 2 of 10 controls are of one batch."""
     condition = np.repeat(["case", "control"], 10)
     batch = np.where(np.tile(np.arange(10), 2) < np.repeat([8, 2], 10), "x", "y")
@@ -273,9 +273,9 @@ def test_no_type_is_called_in_null_cohorts_whose_batch_is_partly_confounded():
                 cells={"kind": np.concatenate(kinds).astype(str)}, **QUICK,
             ).contrast  # fmt: skip
             called[adjusted] += bool(found.different)
-            assert bool(found.no_calls) == adjusted
-            assert adjusted == ("not adjusted for 'batch'" in found.describe())
-    assert called[True] == 0 < called[False]
+            assert found.adjusted == (("batch",) if adjusted else ())
+            assert not found.no_calls
+    assert called[True] <= 1 < called[False]
 
 
 def test_five_pairs_call_nothing_and_six_do():

@@ -224,6 +224,11 @@ class SampleContrast:
     restriction: Restriction
 
     @property
+    def n_permutations(self) -> int:
+        """Number of permutations."""
+        return len(self.regressors) - 1
+
+    @property
     def smallest_p(self) -> float:
         """Smallest p-value that the permutations allow; an order with all contrasts reversed is equally extreme."""
         if not self.complete:
@@ -290,7 +295,7 @@ def set_up(
         if np.unique(inside).size < LEAST_VALUES:
             raise InvalidInputError(
                 f"at least {LEAST_VALUES} different values of {quoted(trend)} for a trend",
-                counted(np.unique(inside).size, "value"),
+                f"{np.unique(inside).size}",
                 "compare two groups instead",
             )
         names, chosen = (f"higher {trend}", f"lower {trend}"), np.ones(n_samples, dtype=bool)
@@ -314,6 +319,43 @@ def set_up(
         named = named_blocks(blocks).items()
         blocks = {name: check_labels(name, values, n_samples)[0][chosen] for name, values in named}
     restriction = restrict(inside, blocks)
+    fixed = None if adjust is None else adjust.take(chosen)
+    made = _contrast(inside, chosen, names, restriction, fixed, trend)
+    return made.redrawn(n_permutations, rng)
+
+
+def one_against_rest(
+    groups: Any,
+    n_samples: int,
+    *,
+    blocks: Any | None,
+    n_permutations: int,
+    rng: np.random.Generator,
+    adjust: Design | None = None,
+) -> list[SampleContrast]:
+    """Return the contrasts of every group with all other samples, with common permutations of the samples."""
+    codes, labels = check_labels("groups", groups, n_samples)
+    restriction, everyone = restrict(codes, blocks), np.ones(n_samples, dtype=bool)
+    units = np.arange(n_samples) if restriction.units is None else restriction.units
+    first = np.unique(units, return_index=True)[1]
+    orders, _ = _orders(units.astype(np.float64), restriction, n_permutations, rng)
+    designs = []
+    for code, label in enumerate(labels):
+        inside = (codes == code).astype(np.float64)
+        made = _contrast(inside, everyone, (label, "all others"), restriction, adjust, None)
+        designs.append(replace(made, regressors=made.values[first][orders.astype(np.int64)]))
+    return designs
+
+
+def _contrast(
+    inside: Float64,
+    chosen: Bool,
+    names: tuple[str, str],
+    restriction: Restriction,
+    adjust: Design | None,
+    trend: str | None,
+) -> SampleContrast:
+    """Return the contrast of the chosen samples along a regressor ``(n_chosen,)``, in the observed order only."""
     unit_of = np.arange(inside.size) if restriction.units is None else restriction.units
     first, sizes = np.unique(unit_of, return_index=True, return_counts=True)[1:]
     average = sp.csr_array(((1 / sizes)[unit_of], (unit_of, np.arange(inside.size))), shape=(first.size, inside.size))
@@ -327,11 +369,10 @@ def set_up(
     block_of = np.zeros(first.size, dtype=np.int64) if restriction.within is None else restriction.within[first]
     nuisance, values = block_columns(block_of), inside
     if adjust is not None:
-        fixed = adjust.take(chosen)
         what = quoted(trend) if trend is not None else "groups"
         # Raise an error here if the covariates determine the contrast, or leave no degree of freedom.
-        within_blocks(spaces_given(inside[:, None], fixed, what), restriction, what)
-        nuisance = np.hstack([nuisance, average @ np.hstack([term.columns for term in fixed.terms])])
+        within_blocks(spaces_given(inside[:, None], adjust, what), restriction, what)
+        nuisance = np.hstack([nuisance, average @ adjust.columns])
         left = weigh(observed[None], nuisance).contrasts[0]
         scale = np.abs(left).max()
         if scale <= DEPENDENT * np.abs(observed).max() or np.linalg.matrix_rank(nuisance) + 2 > first.size:
@@ -340,15 +381,14 @@ def set_up(
             )
         # Equal residuals must be exactly equal, so that their orders are recognized as equal.
         values = (left / scale).round(9)[unit_of]
-    regressors, complete = _orders(values, restriction, n_permutations, rng)
     if adjust is None and trend is None:
         sides = np.stack([middle / counts[0], ~middle / counts[1]])
     else:
-        observed_fit = weigh(regressors[:1], nuisance).coefficients[0]
-        sides = np.maximum(np.stack([observed_fit, -observed_fit]), 0)
+        fit = weigh(values[first][None], nuisance).coefficients[0]
+        sides = np.maximum(np.stack([fit, -fit]), 0)
         sides /= sides.sum(axis=1, keepdims=True)
     return SampleContrast(
-        names, counts, chosen, average, regressors, nuisance, sides, block_of, complete, restriction.how,
+        names, counts, chosen, average, values[first][None], nuisance, sides, block_of, True, restriction.how,
         () if adjust is None else adjust.names, trend is not None, values, restriction,
     )  # fmt: skip
 

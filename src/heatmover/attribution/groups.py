@@ -195,7 +195,7 @@ def explain_groups(
     tests = two_frames(densities, modes, weigh(design.regressors, design.nuisance))
     tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
     explained = explain_masses(model, design.means(samples), design.names)
-    types = None if cells is None else contrast_types(model, design, cells, explained.witness, rng)
+    types = None if cells is None else contrast_types(model, [design], cells, [explained.witness], rng)[0]
     return GroupContrast(
         *design.names,
         design.counts,

@@ -16,9 +16,10 @@ from heatmover._base.types import Bool, Float64
 from heatmover._base.validation import as_array, check_integer, check_option, import_extra
 from heatmover._base.words import counted, quoted
 from heatmover.attribution import Drivers, Explanation, GroupContrast
+from heatmover.attribution.cell_types import LEVEL
 from heatmover.errors import InvalidInputError
 from heatmover.pl.plots import read_data
-from heatmover.study.cell_types import LEVEL, CellContrast, SampleComposition, annotate, shares_of
+from heatmover.study.cell_types import CellContrast, SampleComposition, annotate, shares_of
 from heatmover.study.comparison import Comparison
 from heatmover.study.drawing import style as picture
 from heatmover.study.drawing.heatmap import leaf_order

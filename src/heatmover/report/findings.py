@@ -446,24 +446,46 @@ def _contrast(study: Study) -> Iterator[str]:
     rate = (
         ""
         if contrast.no_calls
-        else " and were adjusted for the false discovery rate over types (Benjamini and Hochberg, 1995)"
+        else " and were adjusted for the false discovery rate over types and contrasts (Benjamini and Hochberg, 1995)"
     )
+    sides = (
+        f"along {shortened(contrast.variable)!r} in {counted(sum(contrast.n_samples), 'independent sample')}"
+        if contrast.trend
+        else f"between {counted(contrast.n_samples[0], 'independent sample')} of {shortened(contrast.group)!r} and "
+        f"{contrast.n_samples[1]:,} of {shortened(contrast.reference)!r}"
+    )
+    held = f" with {_quoted(contrast.adjusted)} held fixed (Freedman and Lane, 1983)" if contrast.adjusted else ""
     yield (
-        f"Cell types ({shortened(contrast.annotation)}) were compared between "
-        f"{counted(contrast.n_samples[0], 'independent sample')} of {shortened(contrast.group)!r} and "
-        f"{contrast.n_samples[1]:,} of {shortened(contrast.reference)!r}. Abundances were compared by studentized "
-        f"differences of {_measured(contrast)}. States were compared by studentized distances between the diffused "
-        f"distributions of the cells of each type. The p-values come from "
+        f"Cell types ({shortened(contrast.annotation)}) were compared {sides}{held}. Abundances were compared by "
+        f"studentized differences of {_measured(contrast)}. States were compared by studentized distances between the "
+        f"diffused distributions of the cells of each type. The p-values come from "
         f"{counted(contrast.n_permutations, 'permutation')}{rate}. The distance between the group means was divided "
         "among cell types by the witness function of this distance, and each contribution was divided into abundance "
         "and state."
     )
+    if contrast.abundance_share is not None:
+        yield (
+            "The share of abundance in the distance is corrected for sampling noise: the witness was computed without "
+            "the samples on which it was evaluated, in folds. The 95% interval is a bootstrap over samples."
+        )
+    if len(study.contrasts) > 1:
+        yield f"{counted(len(study.contrasts), 'contrast')} of cell types were tested in the same way."
+    if study.omnibus:
+        yield (
+            "All groups together were tested by the largest studentized difference between a group and all other "
+            "samples, with common permutations."
+        )
     if contrast.no_calls:
         yield contrast.no_calls
 
 
 def _measured(contrast: CellContrast) -> str:
     count = len(contrast.stable)
+    if contrast.alternative:
+        return (
+            "shares and of log-ratios to each of two sets of reference types that serve nearly equally well, and the "
+            "largest of the three p-values was used"
+        )
     return (
         f"shares and of log-ratios to {counted(count, 'reference type')} (the types whose mutual ratios change least), "
         "and the larger of the two p-values was used"

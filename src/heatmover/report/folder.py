@@ -268,7 +268,7 @@ def write_results(
     >>> sorted(path.name for path in out.iterdir())
     ['distances.csv', 'index.txt', 'report.html', 'run.json', 'samples.h5ad']
     """
-    comparison, contrast, composition = study.comparison, study.contrast, study.composition
+    comparison, composition = study.comparison, study.composition
     jobs: list[Callable[[], None]] = [lambda: comparison.to_csv(folder / "distances.csv")]
     if comparison.intervals is not None:
         jobs.append(lambda: comparison.intervals_to_csv(folder / INTERVALS))
@@ -276,10 +276,10 @@ def write_results(
     jobs.append(lambda: write_report(study, folder / "report.html", title=title))
     if picture:
         jobs.append(lambda: _draw(study, picture, folder / PICTURE))
-    if contrast is not None:
-        jobs.append(lambda: write_table(folder / CELL_TYPES, *cell_type_table(contrast)))
-    if contrast is not None and contrast.drivers is not None:
-        rows = driver_rows(contrast)
+    if study.contrasts:
+        jobs.append(lambda: write_table(folder / CELL_TYPES, *cell_type_table(study.contrasts)))
+    rows = driver_rows(study.contrasts)
+    if rows:
         jobs.append(lambda: write_table(folder / DRIVERS, list(rows[0]), [list(row.values()) for row in rows]))
     if composition is not None:
         jobs.append(lambda: write_table(folder / COMPOSITION, *composition_table(comparison.names, composition)))

@@ -19,6 +19,7 @@ from heatmover._base.files import plain, replacing
 from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, naturally
+from heatmover.attribution.cell_types import LEVEL
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.findings import (
@@ -46,7 +47,7 @@ from heatmover.report.markup import (
 )
 from heatmover.statistics.manifold import classical_scaling, diffusion_map
 from heatmover.study.cautions import named_floors, pair_counts
-from heatmover.study.cell_types import LEVEL, CellContrast, CellType, SampleComposition
+from heatmover.study.cell_types import CellContrast, CellType, SampleComposition
 from heatmover.study.comparison import Comparison, Intervals
 from heatmover.study.drawing.heatmap import leaf_order
 from heatmover.study.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
@@ -441,6 +442,8 @@ def cell_sections(study: Study) -> list[Section]:
         pale=_pale(contrast),
         drivers=_top_drivers(contrast),
         drivers_file="drivers.csv",
+        others=study.contrasts[1:],
+        omnibus=study.omnibus,
     )
     data = {
         "types": [cell_type.name for cell_type in shown],
@@ -451,8 +454,8 @@ def cell_sections(study: Study) -> list[Section]:
         "colors": list(NUMBER_AND_STATE),
         "pale": _pale(contrast),
     }
-    tables = {"cells": table_text(*cell_type_table(contrast))}
-    sure = [one for one in driver_rows(contrast) if contrast.no_calls or one["q_value"] <= LEVEL]
+    tables = {"cells": table_text(*cell_type_table(study.contrasts))}
+    sure = [one for one in driver_rows([contrast]) if contrast.no_calls or one["q_value"] <= LEVEL]
     if sure:
         tables["drivers"] = table_text(list(sure[0]), [list(one.values()) for one in sure[:MOST_DRIVERS]])
     return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
@@ -517,26 +520,34 @@ def _bar(part: float, low: float, span: float) -> tuple[str, str]:
     return f"{100 * (min(part, 0.0) - low) / span:.2f}", f"{100 * abs(part) / span:.2f}"
 
 
-def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]:
-    """Return the table of cell types with all digits: names of columns, and rows."""
+def cell_type_table(contrasts: Sequence[CellContrast]) -> tuple[list[str], list[list[Any]]]:
+    """Return the table of cell types with all digits, one contrast after the other: names of columns, and rows."""
     named = [
-        {"cell_type": cell_type.name, "group": contrast.group, "reference": contrast.reference}
+        {"cell_type": cell_type.name}
+        | _sides(contrast)
         | numbers
-        | {"ratio": cell_type.ratio}
-        | _note(contrast)
+        | {"ratio": cell_type.ratio, "note": contrast.no_calls}
+        for contrast in contrasts
         for cell_type, numbers in zip(contrast.types, contrast.rows(), strict=True)
     ]
-    return list(named[0]), [list(each.values()) for each in named]
+    kept = [name for name in named[0] if name != "note" or any(each[name] for each in named)]
+    return kept, [[each[name] for name in kept] for each in named]
 
 
-def driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
+def driver_rows(contrasts: Sequence[CellContrast]) -> list[dict[str, Any]]:
     """Return one row of named numbers for every feature in every cell type; empty if there are no features."""
-    return [] if contrast.drivers is None else [row | _note(contrast) for row in contrast.drivers.rows()]
+    noted = {"note"} if any(contrast.no_calls for contrast in contrasts) else set()
+    return [
+        {"cell_type": row["cell_type"]} | _sides(contrast) | row | dict.fromkeys(noted, contrast.no_calls)
+        for contrast in contrasts
+        if contrast.drivers is not None
+        for row in contrast.drivers.rows()
+    ]
 
 
-def _note(contrast: CellContrast) -> dict[str, str]:
-    """Return a column with the reason why no significance is reported; empty if significance is reported."""
-    return {"note": contrast.no_calls} if contrast.no_calls else {}
+def _sides(contrast: CellContrast) -> dict[str, str]:
+    """Return the columns that name a contrast in a table."""
+    return {"group": contrast.group, "reference": contrast.reference}
 
 
 def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[int]) -> list[Section]:
@@ -587,12 +598,12 @@ def composition_table(names: Sequence[str], composition: SampleComposition) -> t
 def _state_words(cell_type: CellType) -> str:
     if not cell_type.in_group or not cell_type.in_reference:
         return "nothing to compare"
-    return "different state" if cell_type.moved else "no significant change in state"
+    return "different state" if cell_type.moved else cell_type.state_limit or "no significant change in state"
 
 
 def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
     """Return the largest significant differences of the main types, or the largest ones if no test is possible."""
-    sure = [row for row in driver_rows(contrast) if contrast.no_calls or row["q_value"] <= LEVEL]
+    sure = [row for row in driver_rows([contrast]) if contrast.no_calls or row["q_value"] <= LEVEL]
     shown = []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
         own = sorted((row for row in sure if row["cell_type"] == name), key=lambda row: -abs(row["standardized"]))
@@ -619,20 +630,22 @@ def _direction(row: Mapping[str, Any]) -> str:
 def _row(cell_type: CellType, contrast: CellContrast, largest: float) -> dict[str, Any]:
     """Return the table row of a cell type, in words; p-values replace q-values if no significance is reported."""
     none = bool(contrast.no_calls)
+    # Without a difference between the groups, contributions are noise.
+    parts = [_percent(part) if contrast.differs else "" for part in (cell_type.share, *_parts(cell_type, contrast))]
     return {
         "name": cell_type.name,
         "cells": cell_type.cells,
-        "share": _percent(cell_type.share),
+        "share": parts[0],
         # A bar cannot have a negative width; the number next to it shows the sign.
-        "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 else "0",
+        "width": f"{100 * max(cell_type.share, 0.0) / largest:.1f}" if largest > 0 and contrast.differs else "0",
         "direction": cell_type.direction or "same",
         "mark": MARKS[cell_type.direction],
         "number": "" if none else cell_type.number_words(),
-        "abundance": _percent(_parts(cell_type, contrast)[0]),
+        "abundance": parts[1],
         "abundance_q": cell_type.abundance_p if none else cell_type.abundance_q,
         "moved": cell_type.moved,
         "state_words": "" if none else _state_words(cell_type),
-        "state": _percent(_parts(cell_type, contrast)[1]),
+        "state": parts[2],
         "state_q": cell_type.state_p if none else cell_type.state_q,
         "in_group": _percent(cell_type.in_group),
         "in_reference": _percent(cell_type.in_reference),

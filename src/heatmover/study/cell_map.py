@@ -174,7 +174,14 @@ def map_cells(
 
 
 def witness_of(
-    comparison: Comparison, variable: str, groups: Sequence[Any], *, reference: str | None, blocks: Any
+    comparison: Comparison,
+    variable: str,
+    groups: Sequence[Any],
+    *,
+    reference: str | None,
+    blocks: Any,
+    group: str | None = None,
+    trend: bool = False,
 ) -> Witness:
     """Return the witness of the distance between the means of two groups of samples.
 
@@ -182,10 +189,12 @@ def witness_of(
     ----------
     comparison
         Comparison from `compare`.
-    variable, groups, reference, blocks
+    variable, groups, reference, blocks, group, trend
         As in `heatmover.study.contrast_cells`.
     """
-    known, design = two_groups(groups, reference=reference, blocks=blocks, n_permutations=1)
+    known, design = two_groups(
+        groups, group=group, reference=reference, trend=variable if trend else None, blocks=blocks, n_permutations=1
+    )
     rows = sp.csr_array(comparison.measures.masses)[known]
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     return Witness(variable, design.names, explained.witness / (float(np.abs(explained.witness).max()) or 1.0))

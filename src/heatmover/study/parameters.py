@@ -180,8 +180,9 @@ class StudyParameters:
         Batch shifts are then estimated from these samples alone.
     cells
         Name of an annotation of the cells, such as the cell type. The study finds the cell types that differ between
-        the groups of the first categorical variable; see `heatmover.study.contrast_cells`. ``"auto"``: use clusters of
-        cells as types.
+        the groups of the first categorical variable: every group is compared with the reference, and ordered groups are
+        tested for a trend. Without a categorical variable, the study finds the cell types that follow the first number.
+        ``"auto"``: use clusters of cells as types.
     clusters
         Number of clusters to use as cell types; see `heatmover.study.cluster_cells`. None: no clusters, or ten if
         ``cells`` is ``"auto"``.
@@ -189,9 +190,13 @@ class StudyParameters:
         Map of cells in the report. A key of obsm with two columns: use this embedding. ``"pca"`` or ``"umap"``: compute
         a map of the drawn cells; UMAP needs the extra ``umap``. ``"none"``: draw no map. ``"auto"``: use the UMAP of
         the file, else its t-SNE, else any other embedding with two columns, else no map.
+    group
+        Group whose cell types are compared with the reference, or with all other samples. Default: every group.
     reference
         Reference group of the comparison of cell types. Default: the group with a name such as control, healthy or
         untreated, else the first group of an ordered category; see `heatmover.study.contrast_cells`.
+    trend
+        Names of numbers or ordered categories, such as a dose: find the cell types that follow them.
     numeric, categorical
         Names of variables to read as numbers even if they have few distinct values, or as groups even if they have
         many.
@@ -260,10 +265,16 @@ class StudyParameters:
     cell_map: str = described(
         "auto", "--cell-map", "KEY|pca|umap|none", TESTS, check=check_word,
         help="Embedding on which the report shows where groups differ; auto: the UMAP or t-SNE of the file, if any.")
+    group: str | None = described(
+        None, "--group", "GROUP", TESTS, check=check_word, shown="every group",
+        help=f"With {argument('cells')}: compare only this group, with {argument('reference')} or with all others.")
     reference: str | None = described(
-        None, "--reference", "GROUP", TESTS, check=check_word,
+        None, "--reference --versus", "GROUP", TESTS, check=check_word,
         shown="control, healthy ..., or the first of an ordered category",
         help=f"Reference group for the comparison of cell types with {argument('cells')}.")
+    trend: Sequence[str] = described(
+        (), "--trend", "COLUMN", TESTS, check=_names,
+        help=f"With {argument('cells')}: find the cell types that follow this number or ordered category; repeatable.")
     numeric: Sequence[str] = described(
         (), "--numeric", "COLUMN", TESTS, shown="six or more distinct numbers", check=_names,
         help="Read this column as a number, even if it has few distinct values; repeatable.")

@@ -46,12 +46,15 @@ from heatmover.study.cell_map import CellMap, check_cell_map, map_cells, witness
 from heatmover.study.cell_types import (
     Annotation,
     CellContrast,
+    CellContrasts,
+    Omnibus,
     SampleComposition,
     annotate,
     check_reference,
+    check_trend,
     cluster_cells,
     clusters_wanted,
-    contrast_cells,
+    contrast_variable,
     shares_of,
 )
 from heatmover.study.comparers import Compared, Comparer, InMemory
@@ -71,7 +74,17 @@ from heatmover.study.parameters import StudyParameters
 from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
 # Names of the parameters that `study_comparison` accepts; all other parameters concern the comparison.
-TESTED = ("adjust", "formula", "reference", "numeric", "categorical", "n_permutations", "random_state")
+TESTED = (
+    "adjust",
+    "formula",
+    "group",
+    "reference",
+    "trend",
+    "numeric",
+    "categorical",
+    "n_permutations",
+    "random_state",
+)
 # Warn if the Spearman correlation between the number of cells and the distance to the nearest sample is below this
 # value. Small samples look distant by chance alone: in kidney biopsies of 2 to 415 glomeruli, the correlation is -0.8.
 SIZE_MATTERS = -0.4
@@ -97,9 +110,11 @@ class Study:
         Cautions and remarks, in sentences.
     record
         Provenance: input with checksum, parameters, versions, duration of each stage.
-    contrast
-        Cell types that differ between the groups of the first categorical variable; None without an annotation of
-        cells.
+    contrasts
+        Cell types that differ between groups, or along a number, one value for each contrast, the strongest first;
+        empty without an annotation of cells.
+    omnibus
+        Tests of the cell types over all groups together, one value for each variable with three or more groups.
     about_noise
         Sampling noise of the distances, in sentences; empty if noise was not assessed.
     design
@@ -127,12 +142,18 @@ class Study:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     record: StudyRecord
-    contrast: CellContrast | None = None
+    contrasts: tuple[CellContrast, ...] = ()
+    omnibus: tuple[Omnibus, ...] = ()
     about_noise: tuple[str, ...] = ()
     design: DesignResult | None = None
     composition: SampleComposition | None = None
     blocks: Mapping[str, Sequence[object]] = field(default_factory=dict)
     cell_map: CellMap | None = None
+
+    @property
+    def contrast(self) -> CellContrast | None:
+        """Return the strongest contrast of cell types; None without an annotation of cells."""
+        return self.contrasts[0] if self.contrasts else None
 
     @property
     def block(self) -> str:
@@ -216,7 +237,8 @@ class Study:
             "diagnosis": asdict(comparison.diagnosis),
             "findings": [finding.plain() for finding in self.findings],
             "design": None if self.design is None else self.design.plain(),
-            "contrast": None if self.contrast is None else self.contrast.plain(),
+            "contrasts": [contrast.plain() for contrast in self.contrasts],
+            "omnibus": [one.plain() for one in self.omnibus],
             "cell_map": None if self.cell_map is None else self.cell_map.plain(),
             "outliers": self.outliers(),
             "notes": list(self.notes),
@@ -263,9 +285,9 @@ def study_cohort(
         Receives the progress of every stage.
     **changes
         Parameters by name: ``variables``, ``block``, ``adjust``, ``formula``, ``align_batch``, ``anchors``, ``cells``,
-        ``clusters``, ``cell_map``, ``reference``, ``numeric``, ``categorical``, ``min_cells``, ``allow_components``,
-        ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``, ``n_permutations``,
-        ``random_state``; see `heatmover.study.StudyParameters`.
+        ``clusters``, ``cell_map``, ``group``, ``reference``, ``trend``, ``numeric``, ``categorical``, ``min_cells``,
+        ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
+        ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
 
     Returns
     -------
@@ -351,11 +373,17 @@ def _with_map(
     if name is None:
         return study
     watch.stage("map cells", 1)
-    tested, witness = _grouped(study.findings, study.variables, asked), None
-    if tested:
+    wanted, witness = contrasted(study.findings, study.variables, asked), None
+    if wanted:
+        name_of, trend = wanted[0]
+        sides: dict[str, Any] = {"group": asked.group, "reference": asked.reference}
+        if study.contrast is not None:  # show the contrast of the cell types
+            name_of, trend = study.contrast.variable, study.contrast.trend
+            sides = {"group": study.contrast.group, "reference": study.contrast.reference}
+        sides = {side: None if trend or name == "all others" else name for side, name in sides.items()}
         with suppress(InvalidInputError):  # if a group has only one sample, draw the map without a witness
-            groups, blocks = study.variables[tested[0]], study.blocks or None
-            witness = witness_of(study.comparison, tested[0], groups, reference=asked.reference, blocks=blocks)
+            groups, blocks = study.variables[name_of], study.blocks or None
+            witness = witness_of(study.comparison, name_of, groups, trend=trend, blocks=blocks, **sides)
     cells, notes = None, study.notes
     try:
         cells = map_cells(
@@ -409,9 +437,13 @@ def check_study(
     if errors is not None and cells is not None and clusters_wanted(cohort, asked) is None:
         with _noted(errors):
             annotate(cells, cohort.annotation(cells), cohort.n_cells)
-    if asked.reference is not None and chosen:
+    for side in ("group", "reference"):
+        if getattr(asked, side) is not None and chosen:
+            with _noted(errors):
+                check_reference(getattr(asked, side), {name: table[name].tolist() for name in chosen}, side)
+    for name in asked.trend:
         with _noted(errors):
-            check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
+            check_trend(name, cohort.variable(name).iloc[kept])
     blocks: dict[str, Sequence[object]] = {}
     for name in asked.blocks:
         with _noted(errors):
@@ -472,8 +504,9 @@ def study_comparison(
     blocks, progress
         As in `examine`.
     **changes
-        Parameters by name: ``adjust``, ``formula``, ``reference``, ``numeric``, ``categorical``, ``n_permutations``,
-        ``random_state``; see `heatmover.study.StudyParameters`. ``adjust`` and ``formula`` refer to ``variables``.
+        Parameters by name: ``adjust``, ``formula``, ``group``, ``reference``, ``trend``, ``numeric``,
+        ``categorical``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`. ``adjust`` and
+        ``formula`` refer to ``variables``.
 
     Examples
     --------
@@ -512,8 +545,13 @@ def study_comparison(
             f"a column of sample metadata in {the_argument('adjust' if asked.formula is None else 'formula')}",
         )
     chosen = list(asked.design) if asked.formula is not None else [name for name in chosen if name not in asked.adjust]
-    if asked.reference is not None:
-        check_reference(asked.reference, {name: table[name].tolist() for name in chosen})
+    for side in ("group", "reference"):
+        if getattr(asked, side) is not None:
+            check_reference(getattr(asked, side), {name: table[name].tolist() for name in chosen}, side)
+    for name in asked.trend:
+        check_trend(
+            find(name, list(columns), f"{the_argument('trend')} to be a column of sample metadata"), table[name]
+        )
     covariates = _covariates(table, tied or None, replace(asked, variables=None if asked.formula else chosen))
     record = asked.record() | {"variables": chosen}
     return _finish(
@@ -570,14 +608,16 @@ def _finish(
         *left_out,
         *_comparison_notes(comparison),
     )
-    contrast, composition = None, None
+    found, composition = CellContrasts(()), None
+    together: tuple[Omnibus, ...] = ()
     if compared.annotation is not None:
         watch.stage("contrast cells", 1)
         try:
-            contrast = _contrast(compared, design, findings, asked)
+            found, together = _contrasts(compared, design, findings, asked)
         except InvalidInputError as error:
             why = error.sentence.marked
             notes = (*notes, Sentence(f"The types of {quoted(compared.annotation.name)} were not compared: {why}"))
+        notes = (*notes, *found.left_out)
         masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
         composition = shares_of(compared.annotation, masses)
         watch.advance()
@@ -585,7 +625,9 @@ def _finish(
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
     noise = noise_sentences(comparison)
     blocks = design.blocks or {}
-    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, composition, blocks)
+    return Study(
+        comparison, design.table, findings, notes, record, found.contrasts, together, noise, terms, composition, blocks
+    )
 
 
 def _terms(
@@ -613,29 +655,59 @@ def _terms(
     return result, ()
 
 
-def _contrast(
+def _contrasts(
     compared: Compared, design: SampleDesign, findings: Sequence[Finding], asked: StudyParameters
-) -> CellContrast:
-    """Contrast cell types between two groups of the first categorical variable, or of the reference's variable."""
-    tested = _grouped(findings, design.table, asked)
-    if not tested:
-        raise InvalidInputError("categorical sample metadata that could be tested", "none")
-    name = tested[0]
-    unadjusted = next(finding.adjusted for finding in findings if finding.variable == name)
+) -> tuple[CellContrasts, tuple[Omnibus, ...]]:
+    """Contrast cell types along the requested variables, and return all contrasts, the strongest first."""
+    wanted = contrasted(findings, design.table, asked)
+    if not wanted:
+        raise InvalidInputError("sample metadata that could be tested", "none")
     assert compared.annotation is not None
-    return contrast_cells(
-        compared.comparison, compared.annotation, design.table[name], variable=name, reference=asked.reference,
-        blocks=design.blocks, cells=compared.cells, features=compared.features,
-        feature_names=compared.feature_names, unadjusted=unadjusted, **asked.tests,
-    )  # fmt: skip
+    results = []
+    for name, trend in wanted:
+        results.append(
+            contrast_variable(
+                compared.comparison,
+                compared.annotation,
+                design.table[name],
+                variable=name,
+                group=None if trend else asked.group,
+                reference=None if trend else asked.reference,
+                trend=trend,
+                blocks=design.blocks,
+                adjust=_held(design.covariates, name),
+                cells=compared.cells,
+                features=compared.features,
+                feature_names=compared.feature_names,
+                **asked.tests,
+            )
+        )
+    every = sorted((one for result in results for one in result.contrasts), key=lambda one: one.p_value)
+    left_out = tuple(note for result in results for note in result.left_out)
+    together = tuple(result.omnibus for result in results if result.omnibus is not None)
+    return CellContrasts(tuple(every), left_out=left_out), together
 
 
-def _grouped(findings: Sequence[Finding], table: Any, asked: StudyParameters) -> list[str]:
-    """Return the tested categorical variables, or only the variable that contains the requested reference group."""
-    tested = [finding.variable for finding in findings if finding.kind == "groups" and finding.answer is not None]
-    if asked.reference is not None and tested:
-        return [check_reference(asked.reference, {name: table[name].tolist() for name in tested})]
-    return tested
+def _held(covariates: Design | None, name: str) -> Design | None:
+    """Return the covariates that do not contain a variable; None if there are none."""
+    terms = () if covariates is None else tuple(term for term in covariates.terms if name not in term.variables)
+    return Design(terms, len(terms[0].columns)) if terms else None
+
+
+def contrasted(findings: Sequence[Finding], table: Any, asked: StudyParameters) -> list[tuple[str, bool]]:
+    """Return the variables whose cell types are contrasted, and whether only their trend is.
+
+    The default is the first categorical variable that could be tested, else the first number.
+    """
+    tested = [finding for finding in findings if finding.answer is not None]
+    grouped = [finding.variable for finding in tested if finding.kind == "groups"]
+    named = next((name for name in (asked.group, asked.reference) if name is not None), None)
+    trends = [(name, True) for name in asked.trend]
+    if named is not None:
+        return [(check_reference(named, {name: table[name].tolist() for name in grouped or table}), False), *trends]
+    if trends:
+        return trends
+    return [(name, False) for name in grouped[:1]] or [(finding.variable, True) for finding in tested[:1]]
 
 
 def _named(cells: Any, n_points: int) -> Annotation:
