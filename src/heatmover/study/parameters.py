@@ -335,12 +335,18 @@ class StudyParameters:
                 f"only one of {in_python('the arguments ')}{argument('cells')} and {argument('clusters')}",
                 f"{argument('cells', self.cells)} and {argument('clusters', self.clusters)}",
             )
-        if self.reference is not None and self.cells is None and self.clusters is None:
+        for name in ("reference", "group", "trend"):
+            value = getattr(self, name)
+            if value and self.cells is None and self.clusters is None:
+                given = argument(name, value if isinstance(value, str) else value[0])
+                raise InvalidInputError(
+                    f"{the_argument('cells')} together with {given}, which concerns the comparison of cell types",
+                    f"{given} alone",
+                    f"set {the_argument('cells')} to the column with the type of each cell",
+                )
+        if self.group is not None and self.group == self.reference:
             raise InvalidInputError(
-                f"{the_argument('cells')} together with {argument('reference', self.reference)}, the reference group "
-                "of the comparison of cell types",
-                f"{argument('reference', self.reference)} alone",
-                f"set {the_argument('cells')} to the column with the type of each cell",
+                f"{the_argument('reference')} to be another group than {argument('group')}", f"{self.group!r} for both"
             )
         for name in ("variables", "adjust"):
             if self.formula is not None and getattr(self, name):
