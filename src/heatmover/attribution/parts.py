@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import check_threads
@@ -41,7 +42,8 @@ def abundance_share(
     """Return the share of a distance that abundance accounts for; None if the samples do not determine this share.
 
     Samples, or blocks, are resampled within both sides of the contrast (bootstrap). The interval is the percentile
-    interval, widened around its median by ``sqrt(n / (n - 2))``.
+    interval, widened around its median by ``sqrt(n / (n - 2))`` and by the quotient of the quantiles of the t
+    distribution with ``n - 2`` degrees of freedom and of the normal distribution.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ def abundance_share(
     if defined.mean() < 1 - MOST_UNDEFINED or value.sum() <= 0:
         return None
     low, middle, high = np.quantile(replicates[defined, 0] / total[defined], [0.025, 0.5, 0.975])
-    wider = np.sqrt(n_clusters / (n_clusters - 2))
+    wider = np.sqrt(n_clusters / (n_clusters - 2)) * stdtrit(n_clusters - 2, 0.975) / ndtri(0.975)
     ends = middle + wider * (low - middle), middle + wider * (high - middle)
     return AbundanceShare(*(float(np.clip(end, 0.0, 1.0)) for end in (value[0] / value.sum(), *ends)))
 
