@@ -21,6 +21,7 @@ from heatmover.attribution import CellTypes, Drivers
 from heatmover.attribution.cell_types import TypedCells, contrast_types
 from heatmover.attribution.contrast import SampleContrast, choose_groups, first_of_order, set_up
 from heatmover.attribution.drivers import check_features, find_drivers
+from heatmover.attribution.pseudobulk import Pseudobulk, of_cells
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.samples import encode
@@ -416,7 +417,8 @@ def contrast_cells(
         Cells of the samples and the landmark of each cell; None if the points of the graph are the cells.
     features, feature_names
         Values of features such as genes, ``(n_cells, n_features)``, dense or sparse, with one row for each cell of the
-        annotation; and the names of the features. Features are tested for differences within each type.
+        annotation; and the names of the features. Features are tested for differences within each type. Studies pass
+        the means of genes over the cells of each type (a ``Pseudobulk``) instead of values of cells.
     unadjusted
         Names of covariates for which the study adjusts, but for which these tests cannot adjust. With such covariates,
         no type is reported as different.
@@ -431,7 +433,10 @@ def contrast_cells(
     >>> contrast_cells(hm.compare(data.points, data.labels), branch, data.annotations["condition"], n_permutations=19)
     CellContrast(case against control, 5 types of branch)
     """
-    given = (None, ()) if features is None else check_features(features, feature_names, annotation.codes.size)
+    bulk = features if isinstance(features, Pseudobulk) else None
+    given = None
+    if features is not None and bulk is None:
+        given = check_features(features, feature_names, annotation.codes.size)
     rng = check_random_state(random_state)
     known, design = two_groups(
         groups, group=group, reference=reference, blocks=blocks, n_permutations=n_permutations, rng=rng
@@ -444,11 +449,13 @@ def contrast_cells(
     explained = explain_masses(comparison.model, design.means(rows), design.names)
     witness = comparison.unit_factor(explained.distance) * explained.witness
     result = contrast_types(comparison.model, design, own, witness, rng)
-    drivers = None if features is None else find_drivers(design, own, *given)
+    bulk = of_cells(own, *given) if given is not None else None if bulk is None else bulk.of(known)
+    drivers = None if bulk is None else find_drivers(design, bulk)
     no_calls = _no_calls(design, unadjusted)
     if no_calls:
         result = replace(result, abundance_q=np.ones_like(result.abundance_q), state_q=np.ones_like(result.state_q))
-        drivers = None if drivers is None else replace(drivers, q_values=np.ones_like(drivers.q_values))
+    if unadjusted and drivers is not None:
+        drivers = replace(drivers, q_values=np.ones_like(drivers.q_values), no_calls=no_calls)
     types = tuple(_types(result))
     if drivers is not None:
         drivers = drivers.ordered(tuple(cell_type.name for cell_type in types))
@@ -500,7 +507,7 @@ def _no_calls(design: SampleContrast, unadjusted: Sequence[str]) -> str:
         reasons.append(f"The tests of cell types are not adjusted for {names}.")
     if not within_reach(design.smallest_p):
         reasons.append(f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}.")
-    return " ".join([*reasons, "No cell type or feature is called significant."]) if reasons else ""
+    return " ".join([*reasons, f"No cell type{' or feature' if unadjusted else ''} is called significant."]) if reasons else ""
 
 
 def _types(result: CellTypes) -> list[CellType]:
