@@ -143,9 +143,9 @@ class Drivers(ReadOnlyArrays):
     def ordered(self, types: tuple[str, ...]) -> Drivers:
         """Return the drivers with the types in the given order."""
         order = [self.types.index(name) for name in types]
-        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
-        sorted_ = {name: array[order] for name, array in arrays.items() if isinstance(array, np.ndarray)}
-        return replace(self, types=types, **sorted_)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        arrays: Any = {name: value[order] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return replace(self, types=types, **arrays)
 
     def __str__(self) -> str:
         top = self.top()

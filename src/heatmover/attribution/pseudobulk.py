@@ -70,7 +70,7 @@ class FeatureSums:
     def __init__(self, n_types: int, n_samples: int, n_features: int, dtype: type = np.float64) -> None:
         self.shape = (n_types, n_samples, n_features)
         self.counts = np.zeros(n_types * n_samples)
-        self.sums = np.zeros((n_types * n_samples, n_features), dtype=dtype)
+        self.sums: FloatArray = np.zeros((n_types * n_samples, n_features), dtype=dtype)
         self.squares, self.detected = np.zeros((n_types, n_features)), np.zeros((n_types, n_features))
 
     def add(self, cells: sp.csr_array, block: Any) -> None:

@@ -62,7 +62,7 @@ def degrees_left(nuisance: Float64, weights: Float64) -> int:
     weights
         Weights of the units, ``(n_units,)``; units with weight 0 do not count.
     """
-    return int((weights > 0).sum()) - nuisance_basis(nuisance, weights).shape[1] - 1
+    return int(np.count_nonzero(weights) - nuisance_basis(nuisance, weights).shape[1] - 1)
 
 
 def residuals(columns: Float64, regression: Regression, weights: Float64, degrees: int) -> Residuals:

@@ -507,7 +507,11 @@ def _no_calls(design: SampleContrast, unadjusted: Sequence[str]) -> str:
         reasons.append(f"The tests of cell types are not adjusted for {names}.")
     if not within_reach(design.smallest_p):
         reasons.append(f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}.")
-    return " ".join([*reasons, f"No cell type{' or feature' if unadjusted else ''} is called significant."]) if reasons else ""
+    return (
+        " ".join([*reasons, f"No cell type{' or feature' if unadjusted else ''} is called significant."])
+        if reasons
+        else ""
+    )
 
 
 def _types(result: CellTypes) -> list[CellType]:
