@@ -290,7 +290,7 @@ def test_features_are_compared_within_types(adata):
         ({"features": "gene 1", "annotation": "branch"}, "the argument features to be a list of variable names"),
         (
             {"features": ["gene x"], "annotation": "branch"},
-            "every name in the argument features to be one of var_names, found 'gene x'",
+            "every name in the argument features to be one of var_names of X, found 'gene x'",
         ),
     ],
 )

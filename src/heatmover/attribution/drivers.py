@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Bool, Float64
 from heatmover._base.validation import as_array, import_extra
-from heatmover._base.words import counted
+from heatmover._base.words import counted, quoted, verb
 from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES
 from heatmover.attribution.contrast import SampleContrast
 from heatmover.attribution.pseudobulk import Pseudobulk
@@ -25,6 +25,10 @@ PERMUTATION: Method = "permutation"
 MODERATED: Method = "moderated t"
 # False discovery rate at which a feature is called different.
 LEVEL = 0.1
+# Files list all features called different, and at least this number of features per type.
+LISTED = 100
+# Largest number of types in a summary.
+NAMED = 6
 # Number of features tested at a time: 2,048 features with 1,000 permutations take 16 MB.
 COLUMNS_AT_ONCE = 2_048
 
@@ -104,7 +108,7 @@ class Drivers(ReadOnlyArrays):
         columns = ("in_group", "in_reference", "differences", "standardized", "scores", "p_values", "q_values")
         heads = ("in_group", "in_reference", "difference", "standardized", "score", "p_value", "q_value")
         return [
-            {"cell_type": name, "feature": self.features[place]}
+            {"cell_type": name, "feature": self.features[place], "test": self.method}
             | {head: float(getattr(self, column)[row, place]) for head, column in zip(heads, columns, strict=True)}
             for row, name in enumerate(self.types)
             for place in self._order(row)[: None if most is None else max(most, self.n_called(row))]
@@ -126,10 +130,24 @@ class Drivers(ReadOnlyArrays):
             else "moderated t-tests of pseudobulk means (Smyth, 2004; limma-trend)"
         )
         scale = f" ({self.scale})" if self.scale else ""
-        return " ".join(filter(None, (
-            f"Within cell types, {name}{scale} were compared by {how}; "
-            f"{counted(int(self.tested.sum()), 'test')} were adjusted for the false discovery rate.", self.left_out,
-        )))  # fmt: skip
+        sentence = (
+            f"Within cell types, {name}{scale} {verb(int(self.tested.any(axis=0).sum()), 'was', 'were')} compared by "
+            f"{how}. The p-values of {counted(int(self.tested.sum()), 'test')} were adjusted for the false discovery "
+            "rate (Benjamini and Hochberg, 1995)."
+        )
+        return " ".join(filter(None, (sentence, self.left_out)))
+
+    def summary(self) -> str:
+        """Name the test, the number of features called different, and the most significant ones of each type."""
+        top, called = self.top(), int((self.q_values <= LEVEL).any(axis=0).sum())
+        if not top:
+            return self.no_calls or f"{self} Test: {self.method}."
+        named = "; ".join(f"{quoted(name)}: {', '.join(features)}" for name, features in list(top.items())[:NAMED])
+        more = f"; and {counted(len(top) - NAMED, 'more type')}" if len(top) > NAMED else ""
+        return (
+            f"{counted(called, self.kind)} {verb(called, 'differs', 'differ')} within cell types ({self.method}, false "
+            f"discovery rate {LEVEL:.0%}). {named}{more}."
+        )
 
     def top(self, count: int = 3, *, level: float = LEVEL) -> dict[str, list[str]]:
         """Return the most significant features of each type, with their signs: ``{"B": ["+CD19", "-CD20"]}``."""

@@ -41,6 +41,8 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     if study.contrast is not None:
         console.print()
         console.print(hanging("cells", clean(study.contrast.describe())))
+        if study.contrast.drivers is not None:
+            console.print(hanging("drivers", clean(study.contrast.drivers.summary())))
     _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))

@@ -19,6 +19,8 @@ from heatmover._base.files import plain, replacing
 from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, naturally
+from heatmover.attribution import Drivers
+from heatmover.attribution.drivers import LISTED
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.findings import (
@@ -57,8 +59,7 @@ from heatmover.study.tables import table_text
 # Largest number of cell types in the table, so that the table stays readable. One line summarizes all other types, and
 # cell-types.csv lists all types.
 MOST_TYPES = 30
-# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all
-# features of all types.
+# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists more.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
 # Largest number of significant features in the page's table, because a table of thousands of genes in dozens of types
 # would take megabytes.
@@ -441,6 +442,8 @@ def cell_sections(study: Study) -> list[Section]:
         pale=_pale(contrast),
         drivers=_top_drivers(contrast),
         drivers_file="drivers.csv",
+        listed=LISTED,
+        tested="" if contrast.drivers is None else contrast.drivers.describe(),
     )
     data = {
         "types": [cell_type.name for cell_type in shown],
@@ -452,7 +455,7 @@ def cell_sections(study: Study) -> list[Section]:
         "pale": _pale(contrast),
     }
     tables = {"cells": table_text(*cell_type_table(contrast))}
-    sure = [one for one in driver_rows(contrast) if contrast.no_calls or one["q_value"] <= LEVEL]
+    sure = _shown_drivers(contrast)
     if sure:
         tables["drivers"] = table_text(list(sure[0]), [list(one.values()) for one in sure[:MOST_DRIVERS]])
     return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
@@ -530,13 +533,14 @@ def cell_type_table(contrast: CellContrast) -> tuple[list[str], list[list[Any]]]
 
 
 def driver_rows(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return one row of named numbers for every feature in every cell type; empty if there are no features."""
-    return [] if contrast.drivers is None else [row | _note(contrast) for row in contrast.drivers.rows()]
+    """Return one row of named numbers for every significant feature in every cell type, and for the first others."""
+    drivers = contrast.drivers
+    return [] if drivers is None else [row | _note(drivers) for row in drivers.rows(LISTED)]
 
 
-def _note(contrast: CellContrast) -> dict[str, str]:
+def _note(result: CellContrast | Drivers) -> dict[str, str]:
     """Return a column with the reason why no significance is reported; empty if significance is reported."""
-    return {"note": contrast.no_calls} if contrast.no_calls else {}
+    return {"note": result.no_calls} if result.no_calls else {}
 
 
 def composition_sections(study: Study, shared: dict[str, Any], order: Sequence[int]) -> list[Section]:
@@ -591,11 +595,10 @@ def _state_words(cell_type: CellType) -> str:
 
 
 def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the largest significant differences of the main types, or the largest ones if no test is possible."""
-    sure = [row for row in driver_rows(contrast) if contrast.no_calls or row["q_value"] <= LEVEL]
-    shown = []
+    """Return the most significant differences of the main types, or the largest ones if no test is possible."""
+    sure, shown = _shown_drivers(contrast), []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
-        own = sorted((row for row in sure if row["cell_type"] == name), key=lambda row: -abs(row["standardized"]))
+        own = [row for row in sure if row["cell_type"] == name]
         shown += [
             {
                 "type": name if place == 0 else "",
@@ -603,12 +606,18 @@ def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
                 "mark": MARKS[_direction(row)],
                 "direction": _direction(row) or "same",
                 "means": f"{number(row['in_group'])} vs. {number(row['in_reference'])}",
+                "difference": number(row["difference"]),
                 "size": number(row["standardized"]),
-                "q": row["p_value" if contrast.no_calls else "q_value"],
+                "q": row["p_value" if "note" in row else "q_value"],
             }
             for place, row in enumerate(own[:MOST_FEATURES])
         ]
     return shown
+
+
+def _shown_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the significant rows, or all rows if no significance is reported."""
+    return [row for row in driver_rows(contrast) if "note" in row or row["q_value"] <= LEVEL]
 
 
 def _direction(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from heatmover._base.files import readable
 from heatmover._base.progress import Progress
 from heatmover._base.types import IntArray, Intp
-from heatmover._base.words import counted, distinct, find, find_all, quoted, verb
+from heatmover._base.words import counted, distinct, find, quoted, verb
 from heatmover.attribution.pseudobulk import FeatureSums, Pseudobulk
 from heatmover.cohort import Cohort
 from heatmover.cohort.cohort import ShiftedReader
@@ -167,7 +167,7 @@ def pseudobulk(
     progress
         Receives the number of cells read.
     features
-        Names of the genes to average; None: all.
+        Names of the genes to average, which must exist; None: all.
     memory
         Largest size in bytes of the means. If all genes would need more, the genes in the fewest cells are left out.
     name
@@ -175,8 +175,7 @@ def pseudobulk(
     """
     names, words, columns = genes.reader.features, [], np.arange(len(genes.reader.features))
     if features is not None:
-        found = find_all(features, names, f"every name in the argument features to be one of the genes in {genes.name}")
-        columns = np.array(list(found.values()))
+        columns = np.array([names.index(str(each)) for each in features])
     n_means = len(cells.types) * cells.n_samples
     most = max(1, int(memory // (4 * n_means)))
     if columns.size > most:

@@ -66,7 +66,8 @@ class AnnDataReader(Reader):
                 size = min(size, STORED_VALUES * n_rows // max(element["data"].shape[0], 1))
             else:
                 # Limit the number of rows, because all columns are read even if few are used.
-                size = min(size, STORED_VALUES // max(width, 1))
+                used = width if self.positions is None else len(self.positions)
+                size = min(size * used, STORED_VALUES) // max(width, 1)
             rows = _rows(element, self.representation)
             for first, last in spans(start, stop, max(size, 1), _chunk_rows(element)):
                 block = rows(first, last)
