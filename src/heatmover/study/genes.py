@@ -181,8 +181,9 @@ def pseudobulk(
     if columns.size > most:
         detected = np.zeros(len(names), dtype=np.int64)
         for block, inside in _blocks(genes, cells, progress, "count cells per gene"):
-            detected += np.bincount(block[inside].indices, minlength=len(names))
-        least = int(np.sort(detected[columns])[-most]) + 1
+            own = block[inside]
+            detected += np.bincount(own.indices[own.data != 0], minlength=len(names))
+        least = int(np.sort(detected[columns])[-most - 1]) + 1
         fewer = columns[detected[columns] < least]
         columns = columns[detected[columns] >= least]
         words.append(
