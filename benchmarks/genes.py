@@ -137,7 +137,7 @@ def simulate(
     for kind in range(2):
         truth[kind, rng.choice(n_genes, n_true, replace=False)] = True
         effect[kind] = truth[kind] * np.log(2) * rng.choice([-1, 1], n_genes)
-    sums = FeatureSums(2, n_samples, n_genes, np.float32)
+    sums = FeatureSums(2, n_samples, n_genes)
     for sample in range(n_samples):
         for kind in range(2):
             size = int(rng.integers(5, 60))

@@ -279,7 +279,7 @@ def choose_method(smallest: float, n_tests: int) -> Method:
 
 def _unit_means(design: SampleContrast, bulk: Pseudobulk, kind: int, part: slice) -> Float64:
     """Return the means of some features over the cells of a type in each permutation unit, ``(n_units, n_part)``."""
-    means = bulk.means[kind][design.chosen, part].astype(np.float64)
+    means = bulk.means[kind][design.chosen, part]
     shares = (bulk.counts[kind] / bulk.counts.sum(axis=0))[design.chosen]
     weighed = design.average.multiply(shares).tocsr()
     totals = np.asarray(weighed.sum(axis=1)).ravel()

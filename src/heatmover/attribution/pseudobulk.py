@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.types import Bool, Float64, FloatArray
+from heatmover._base.types import Bool, Float64
 from heatmover.attribution.cell_types import TypedCells
 
 
@@ -41,7 +41,7 @@ class Pseudobulk(ReadOnlyArrays):
     types: tuple[str, ...]
     features: tuple[str, ...]
     counts: Float64
-    means: FloatArray
+    means: Float64
     squares: Float64
     tested: Bool
     kind: Literal["feature", "gene"] = "feature"
@@ -59,18 +59,19 @@ class Pseudobulk(ReadOnlyArrays):
 class FeatureSums:
     """Sums of features over the cells of each type in each sample, block by block.
 
+    Values in single precision have exact sums, unless their exponents differ much. The sums then do not depend on the
+    order of the cells.
+
     Parameters
     ----------
     n_types, n_samples, n_features
         Sizes of the sums.
-    dtype
-        Float type of the sums; float32 halves the memory of many genes.
     """
 
-    def __init__(self, n_types: int, n_samples: int, n_features: int, dtype: type = np.float64) -> None:
+    def __init__(self, n_types: int, n_samples: int, n_features: int) -> None:
         self.shape = (n_types, n_samples, n_features)
         self.counts = np.zeros(n_types * n_samples)
-        self.sums: FloatArray = np.zeros((n_types * n_samples, n_features), dtype=dtype)
+        self.sums: Float64 = np.zeros((n_types * n_samples, n_features))
         self.squares, self.detected = np.zeros((n_types, n_features)), np.zeros((n_types, n_features))
 
     def add(self, cells: sp.csr_array, block: Any) -> None:
@@ -94,7 +95,7 @@ class FeatureSums:
             _add(self.detected, typed @ (block != 0).astype(np.float64))
             return
         parts = (block.indices, block.indptr)
-        _add(self.squares, typed @ sp.csr_array((block.data**2, *parts), shape=block.shape))
+        _add(self.squares, typed @ sp.csr_array((np.square(block.data), *parts), shape=block.shape))
         _add(self.detected, typed @ sp.csr_array(((block.data != 0).astype(np.float64), *parts), shape=block.shape))
 
     def finish(
@@ -121,14 +122,14 @@ class FeatureSums:
         n_types, n_samples, _ = self.shape
         counts = self.counts.reshape(n_types, n_samples)
         totals = np.maximum(counts.sum(axis=1), np.finfo(float).tiny)[:, None]
-        self.sums /= np.maximum(self.counts, np.finfo(np.float32).tiny).astype(self.sums.dtype)[:, None]
+        self.sums /= np.maximum(self.counts, np.finfo(float).tiny)[:, None]
         tested = self.detected >= np.maximum(least_cells, least_share * totals)
         return Pseudobulk(
             types, features, counts, self.sums.reshape(self.shape), self.squares / totals, tested, **words
         )
 
 
-def _add(total: FloatArray, part: Any) -> None:
+def _add(total: Float64, part: Any) -> None:
     """Add a dense or sparse matrix in place."""
     if sp.issparse(part):
         rows = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))

@@ -21,7 +21,6 @@ from heatmover._base.progress import SILENT, Progress
 from heatmover._base.storage import writing
 from heatmover._base.validation import check_extra, import_extra
 from heatmover._base.words import quoted_path
-from heatmover.attribution.drivers import LISTED
 from heatmover.errors import InvalidInputError, argument, in_python, the_argument
 from heatmover.report.findings import recorded
 from heatmover.report.page import cell_type_table, composition_table, driver_rows, write_report
@@ -50,8 +49,7 @@ HOLDS = {
     "distances.csv": "the distance between every two samples",
     INTERVALS: "confidence interval of every distance",
     CELL_TYPES: "which cell types differ between the groups",
-    DRIVERS: f"which genes or features differ within each cell type: all significant ones, and the first {LISTED} per "
-    "type",
+    DRIVERS: "which genes or features differ within each cell type",
     COMPOSITION: "the share of every cell type in every sample",
     "samples.h5ad": "the samples as AnnData: metadata, distances, maps",
     RECORD: "provenance: input, settings, versions, checksums",

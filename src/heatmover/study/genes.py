@@ -29,7 +29,7 @@ PER_CELL = 10_000
 # Genes expressed in fewer cells of a type, or in a smaller share of them, have no mean that a t-test could use.
 LEAST_CELLS, LEAST_SHARE = 10, 0.01
 # Largest size in bytes of the means of all genes.
-MOST_BYTES = 2_000_000_000
+MOST_BYTES = 4_000_000_000
 
 
 class Genes(NamedTuple):
@@ -177,7 +177,7 @@ def pseudobulk(
     if features is not None:
         columns = np.array([names.index(str(each)) for each in features])
     n_means = len(cells.types) * cells.n_samples
-    most = max(1, int(memory // (4 * n_means)))
+    most = max(1, int(memory // (8 * n_means)))
     if columns.size > most:
         detected = np.zeros(len(names), dtype=np.int64)
         for block, inside in _blocks(genes, cells, progress, "count cells per gene"):
@@ -189,7 +189,7 @@ def pseudobulk(
         words.append(
             f"{counted(fewer.size, genes.kind)} detected in fewer than {counted(least, 'cell')} "
             f"{verb(fewer.size, 'was', 'were')} left out, because the means of all would need "
-            f"{4e-9 * n_means * (fewer.size + columns.size):.1f} GB (limit: {memory / 1e9:.1f} GB)."
+            f"{8e-9 * n_means * (fewer.size + columns.size):.1f} GB (limit: {memory / 1e9:.1f} GB)."
         )
     for as_counts in (True, False) if genes.counted else (False,):
         sums = _sums(genes, cells, progress, columns, as_counts, name)
@@ -214,7 +214,7 @@ def _sums(
 ) -> FeatureSums | None:
     """Return sums of log-normalized counts, or of values as they are; None for counts that are not whole numbers."""
     n_types, n_groups = len(cells.types), len(cells.types) * cells.n_samples
-    sums = FeatureSums(n_types, cells.n_samples, columns.size, np.float32)
+    sums = FeatureSums(n_types, cells.n_samples, columns.size)
     every = columns.size == len(genes.reader.features)
     negative, done = "", 0
     for block, inside in _blocks(genes, cells, progress, "average genes"):
@@ -274,5 +274,6 @@ def log_normalized(counts: sp.csr_array) -> sp.csr_array:
     """
     totals = np.asarray(counts.sum(axis=1)).ravel()
     factors = np.divide(PER_CELL, totals, out=np.zeros_like(totals), where=totals > 0)
-    data = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
+    # In single precision, so that sums of these values do not depend on the order of cells (see `FeatureSums`).
+    data = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr))).astype(np.float32)
     return sp.csr_array((data, counts.indices, counts.indptr), shape=counts.shape)
