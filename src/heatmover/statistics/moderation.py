@@ -2,7 +2,7 @@
 
 With four samples against four, the smallest p-value of a permutation test is 0.03, which cannot stay significant among
 thousands of genes. The moderated t-test (Smyth 2004) assumes normal residuals instead. The variance of each gene is
-shrunk towards a prior variance, which all genes determine together, so its degrees of freedom increase. The prior
+shrunk toward a prior variance, which all genes determine together, so its degrees of freedom increase. The prior
 variance is a smooth function of the mean expression, as in limma-trend (Law et al. 2014), because genes with few counts
 have other variances than genes with many.
 """

@@ -235,6 +235,8 @@ def _sums(
             if negative:
                 continue
             values = log_normalized(values)
+        # In single precision, so that the sums do not depend on the order of cells (see `FeatureSums`).
+        values = values.astype(np.float32)
         groups = cells.codes[rows].astype(np.int64) * cells.n_samples + cells.samples[rows]
         where = sp.csr_array((np.ones(rows.size), (groups, np.arange(rows.size))), shape=(n_groups, rows.size))
         sums.add(where, values if every else values[:, columns])
@@ -274,6 +276,5 @@ def log_normalized(counts: sp.csr_array) -> sp.csr_array:
     """
     totals = np.asarray(counts.sum(axis=1)).ravel()
     factors = np.divide(PER_CELL, totals, out=np.zeros_like(totals), where=totals > 0)
-    # In single precision, so that sums of these values do not depend on the order of cells (see `FeatureSums`).
-    data = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr))).astype(np.float32)
+    data = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
     return sp.csr_array((data, counts.indices, counts.indptr), shape=counts.shape)
