@@ -84,6 +84,13 @@ ENTRIES = (
     Entry("paper/line.py", ("line",), 0.3),
     Entry("connectivities.py --record", ("connectivities",), 1),
     Entry("l1.py --record", ("l1",), 2, times=True),
+    Entry(
+        "genes.py kang simulated --data {data}/kang_genes16.npz --record",
+        ("genes_kang", "genes_simulated"),
+        3,
+        rests=("statistics",),
+    ),
+    Entry("genes.py size --record", ("genes_size",), 2, times=True, rests=("statistics",)),
     Entry("grid_search.py --record", ("grid_search",), 5, times=True),
     Entry("atlas.py --data {data} --record", ("atlas",), 2, times=True),
     Entry("covered.py --data {data} --record", ("covered",), 5),

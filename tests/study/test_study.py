@@ -222,8 +222,8 @@ def test_the_record_is_plain_and_complete(cohort, finished):
     assert record["input"]["varying"] == {"cluster": 10}
     assert record["parameters"] == {
         "variables": ["condition", "age"], "block": None, "adjust": [], "formula": None,
-        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "cell_map": "auto", "group": None,
-        "reference": None, "trend": [], "numeric": [],
+        "align_batch": None, "anchors": None, "cells": None, "clusters": None, "genes": "auto", "cell_map": "auto",
+        "group": None, "reference": None, "trend": [], "numeric": [],
         "categorical": [], "min_cells": None, "allow_components": False, "n_neighbors": 30, "landmarks": "auto",
         "equal_cells": False, "bias": "corrected", "n_bootstrap": 0, "units": None, "n_permutations": 99,
         "random_state": 0,

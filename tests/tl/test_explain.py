@@ -290,7 +290,7 @@ def test_features_are_compared_within_types(adata):
         ({"features": "gene 1", "annotation": "branch"}, "the argument features to be a list of variable names"),
         (
             {"features": ["gene x"], "annotation": "branch"},
-            "every name in the argument features to be one of var_names, found 'gene x'",
+            "every name in the argument features to be one of var_names of X, found 'gene x'",
         ),
     ],
 )
@@ -306,3 +306,35 @@ def test_where_nothing_can_be_called_the_reason_is_stored(adata):
     assert (found["types"][["abundance_q", "state_q"]].to_numpy() == 1).all()
     explain(adata, "condition", annotation="branch", **QUICK)
     assert "no_calls" not in adata.uns["heatmover"]["explain"]
+
+
+def test_all_genes_of_a_layer_are_compared_by_default(fresh):
+    counts = np.random.default_rng(0).poisson(2.0, size=(fresh.n_obs, 30))
+    genes = sc_like(fresh, counts)
+    sample_distances(genes, "sample")
+    explain(genes, "condition", annotation="branch", **QUICK)
+    found = genes.uns["heatmover"]["explain"]
+    assert set(found["drivers"]["feature"]) == set(genes.var_names)
+    assert "log-normalized counts of layer 'counts'" in found["drivers_test"]
+    explain(genes, "condition", annotation="branch", layer="X", features=["gene 3"], **QUICK)
+    found = genes.uns["heatmover"]["explain"]
+    assert set(found["drivers"]["feature"]) == {"gene 3"}
+    assert "values of X, as stored" in found["drivers_test"]
+    explain(genes, "condition", annotation="branch", layer="none", **QUICK)
+    assert "drivers" not in genes.uns["heatmover"]["explain"]
+    with pytest.raises(
+        InvalidInputError, match=r"layer to be a layer, raw or X, .* found 'cuonts' .did you mean 'counts'"
+    ):
+        explain(genes, "condition", annotation="branch", layer="cuonts", **QUICK)
+
+
+def sc_like(adata, counts):
+    """Return cells with genes in X and in a layer, whose distances come from obsm."""
+    import anndata
+
+    names = [f"gene {i}" for i in range(counts.shape[1])]
+    made = anndata.AnnData(np.log1p(counts), obs=adata.obs.copy(), var={"names": names})
+    made.var_names = names
+    made.layers["counts"] = counts
+    made.obsm["X_pca"] = np.asarray(adata.X)
+    return made

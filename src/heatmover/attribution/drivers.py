@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, final
 
 import numpy as np
 import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
-from heatmover._base.types import Float64
+from heatmover._base.types import Bool, Float64
 from heatmover._base.validation import as_array, import_extra
-from heatmover._base.words import counted
-from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES, TypedCells, by_type, effective_cells
+from heatmover._base.words import counted, quoted, verb
+from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES
 from heatmover.attribution.contrast import SampleContrast
+from heatmover.attribution.pseudobulk import Pseudobulk
 from heatmover.errors import InvalidInputError
+from heatmover.statistics.moderation import degrees_left, moderated_t, residuals
+from heatmover.statistics.permutations import within_reach
 from heatmover.statistics.regression import column_differences, controlled, smallest_p, two_sided, weigh
 
+Method = Literal["permutation", "moderated t"]
+PERMUTATION: Method = "permutation"
+MODERATED: Method = "moderated t"
+# False discovery rate at which a feature is called different.
+LEVEL = 0.1
+# Files list all features called different, and at least this number of features per type.
+LISTED = 100
+# Largest number of types in a summary.
+NAMED = 6
 # Number of features tested at a time: 2,048 features with 1,000 permutations take 16 MB.
 COLUMNS_AT_ONCE = 2_048
 
@@ -38,9 +50,17 @@ class Drivers(ReadOnlyArrays):
     standardized
         ``(n_types, n_features)``: ``differences`` divided by the standard deviation over the cells of the type.
     scores, p_values, q_values
-        ``(n_types, n_features)``: studentized differences, p-values by permuting samples, and q-values over all types
-        and features that could be significant. If too few samples have cells of the type, scores are 0 and p- and
-        q-values are 1.
+        ``(n_types, n_features)``: studentized differences, p-values, and q-values over all types and features that
+        could be significant. Scores are 0 and p- and q-values are 1 where a feature was not tested.
+    tested
+        ``(n_types, n_features)``: False if too few samples have cells of the type, or if too few cells express a gene.
+    method
+        ``"permutation"`` of the samples, if permutations can reach significance with so many tests; otherwise
+        ``"moderated t"``, an empirical Bayes t-test of pseudobulk means.
+    kind, scale
+        ``"gene"`` or ``"feature"``, and the scale of the values in words.
+    left_out
+        Sentences that name the features that were left out; empty if there are none.
 
     Examples
     --------
@@ -63,28 +83,74 @@ class Drivers(ReadOnlyArrays):
     scores: Float64
     p_values: Float64
     q_values: Float64
+    tested: Bool
+    method: Method
+    kind: Literal["feature", "gene"] = "feature"
+    scale: str = ""
+    left_out: str = ""
 
-    def table(self) -> Any:
-        """Return a pandas DataFrame with one row per type and feature, the most significant features first."""
+    def table(self, most: int | None = None) -> Any:
+        """Return a pandas DataFrame with one row per type and feature, the most significant features first.
+
+        Parameters
+        ----------
+        most
+            Number of features of each type, if fewer are called different (false discovery rate 10%); None: all.
+        """
         pandas = import_extra("pandas", package="pandas", extra="cohort")
-        return pandas.DataFrame(self.rows())
+        return pandas.DataFrame(self.rows(most))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table as dictionaries of plain values."""
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Return the rows of the table as dictionaries of plain values; see `table`."""
         columns = ("in_group", "in_reference", "differences", "standardized", "scores", "p_values", "q_values")
         heads = ("in_group", "in_reference", "difference", "standardized", "score", "p_value", "q_value")
         return [
-            {"cell_type": name, "feature": self.features[place]}
+            {"cell_type": name, "feature": self.features[place], "test": self.method}
             | {head: float(getattr(self, column)[row, place]) for head, column in zip(heads, columns, strict=True)}
             for row, name in enumerate(self.types)
-            for place in np.argsort(-np.abs(self.scores[row]), kind="stable")
+            for place in self._order(row)[: None if most is None else max(most, self.n_called(row))]
         ]
 
-    def top(self, count: int = 3, *, level: float = 0.1) -> dict[str, list[str]]:
+    def n_called(self, row: int | None = None) -> int:
+        """Return the number of features called different in a type, or in all types."""
+        return int(((self.q_values if row is None else self.q_values[row]) <= LEVEL).sum())
+
+    def _order(self, row: int) -> Any:
+        return np.argsort(-np.abs(self.scores[row]), kind="stable")
+
+    def describe(self) -> str:
+        """Describe the test in a sentence."""
+        name = counted(int(self.tested.any(axis=0).sum()), self.kind)
+        how = (
+            "permutations of the samples"
+            if self.method == PERMUTATION
+            else "moderated t-tests of pseudobulk means (Smyth, 2004; limma-trend)"
+        )
+        scale = f" ({self.scale})" if self.scale else ""
+        sentence = (
+            f"Within cell types, {name}{scale} {verb(int(self.tested.any(axis=0).sum()), 'was', 'were')} compared by "
+            f"{how}. The p-values of {counted(int(self.tested.sum()), 'test')} were adjusted for the false discovery "
+            "rate (Benjamini and Hochberg, 1995)."
+        )
+        return " ".join(filter(None, (sentence, self.left_out)))
+
+    def summary(self) -> str:
+        """Name the test, the number of features called different, and the most significant ones of each type."""
+        top, called = self.top(), int((self.q_values <= LEVEL).any(axis=0).sum())
+        if not top:
+            return f"{self} Test: {self.method}."
+        named = "; ".join(f"{quoted(name)}: {', '.join(features)}" for name, features in list(top.items())[:NAMED])
+        more = f"; and {counted(len(top) - NAMED, 'more type')}" if len(top) > NAMED else ""
+        return (
+            f"{counted(called, self.kind)} {verb(called, 'differs', 'differ')} within cell types ({self.method}, false "
+            f"discovery rate {LEVEL:.0%}). {named}{more}."
+        )
+
+    def top(self, count: int = 3, *, level: float = LEVEL) -> dict[str, list[str]]:
         """Return the most significant features of each type, with their signs: ``{"B": ["+CD19", "-CD20"]}``."""
         features = {}
         for row, name in enumerate(self.types):
-            order = [i for i in np.argsort(-np.abs(self.scores[row]), kind="stable") if self.q_values[row, i] <= level]
+            order = [i for i in self._order(row) if self.q_values[row, i] <= level]
             if order:
                 features[name] = [f"{'+' if self.scores[row, i] > 0 else '-'}{self.features[i]}" for i in order[:count]]
         return features
@@ -92,17 +158,18 @@ class Drivers(ReadOnlyArrays):
     def ordered(self, types: tuple[str, ...]) -> Drivers:
         """Return the drivers with the types in the given order."""
         order = [self.types.index(name) for name in types]
-        arrays = [getattr(self, field.name) for field in fields(self)[2:]]
-        return Drivers(types, self.features, *(array[order] for array in arrays))
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        arrays: Any = {name: value[order] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return replace(self, types=types, **arrays)
 
     def __str__(self) -> str:
         top = self.top()
         if not top:
-            return f"None of {counted(len(self.features), 'feature')} differs significantly within a cell type."
+            return f"None of {counted(len(self.features), self.kind)} differs significantly within a cell type."
         return "\n".join(f"{name}: {', '.join(features)}" for name, features in top.items())
 
     def __repr__(self) -> str:
-        return f"Drivers({counted(len(self.features), 'feature')} in {counted(len(self.types), 'type')})"
+        return f"Drivers({counted(len(self.features), self.kind)} in {counted(len(self.types), 'type')})"
 
 
 def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any, tuple[str, ...]]:
@@ -127,57 +194,95 @@ def check_features(features: Any, names: Any | None, n_cells: int) -> tuple[Any,
     return values, tuple(named)
 
 
-def find_drivers(design: SampleContrast, cells: TypedCells, features: Any, names: tuple[str, ...]) -> Drivers:
+def find_drivers(design: SampleContrast, bulk: Pseudobulk) -> Drivers:
     """Test every feature within every type.
 
     Parameters
     ----------
     design
-        The two groups and their permutations.
-    cells
-        Cells of all samples by type.
-    features
-        Features of the cells, ``(n_cells, n_features)``, dense or CSR.
-    names
-        Names of the features.
+        The two sides of the contrast and their permutations.
+    bulk
+        Features averaged over the cells of each type in each sample, for the samples of the design.
     """
-    units, sizes = design.units(cells.masses), effective_cells(design, cells)
-    n_units, n_types = units.shape[0], len(cells.names)
-    typed = by_type(cells, units, np.arange(units.shape[1]), units.shape[1])
-    shares = np.asarray(typed.sum(axis=1)).ravel()
-    own = sp.csr_array(sp.diags_array(1 / np.where(shares > 0, shares, 1)) @ typed)
-    means = _dense(own @ features).reshape(n_units, n_types, len(names))
-    squares = _dense(own @ (features.multiply(features) if sp.issparse(features) else features**2))
-    squares = squares.reshape(means.shape)
-    counts = shares.reshape(n_units, n_types) * sizes[:, None]
-    weights = counts / (counts + HALF_KNOWN)
-    in_group, in_reference = (_average(means, weights * side[:, None]) for side in design.sides)
-    deviations = np.sqrt(np.maximum(_average(squares, counts) - _average(means, counts) ** 2, 0))
-    shape = (n_types, len(names))
-    differences, scores = np.zeros(shape), np.zeros(shape)
+    sizes = bulk.counts.sum(axis=0)[design.chosen]
+    squares = design.average.multiply(design.average)
+    cells = bulk.counts[:, design.chosen] / sizes @ design.average.T / np.asarray(squares @ (1 / sizes)).ravel()
+    weights = cells / (cells + HALF_KNOWN)
+    shape = bulk.tested.shape
+    in_group, in_reference, differences, scores = np.zeros((4, *shape))
     p_values, smallest = np.ones(shape), np.ones(shape)
-    for kind in range(n_types):
-        regression = weigh(design.regressors, design.nuisance, weights[:, kind])
-        if regression.least_side < LEAST_SAMPLES:
-            continue
-        for start in range(0, len(names), COLUMNS_AT_ONCE):
+    able, degrees = np.zeros(shape, dtype=bool), [degrees_left(design.nuisance, own) for own in weights]
+    observed = [weigh(design.regressors[:1], design.nuisance, own) for own in weights]
+    for kind, regression in enumerate(observed):
+        able[kind] = bulk.tested[kind] & (regression.least_side >= LEAST_SAMPLES and degrees[kind] >= 1)
+    method = choose_method(design.smallest_p, int(able.sum()))
+    for kind, weight in enumerate(weights):
+        places = np.flatnonzero(able[kind])
+        regression = observed[kind] if method == MODERATED else weigh(design.regressors, design.nuisance, weight)
+        fits = []
+        for start in range(0, shape[1], COLUMNS_AT_ONCE):
             part = slice(start, start + COLUMNS_AT_ONCE)
-            tested = column_differences(means[:, kind, part], regression)
+            means = _unit_means(design, bulk, kind, part)
+            in_group[kind, part], in_reference[kind, part] = (_average(means, weight * side) for side in design.sides)
+            own = places[(places >= part.start) & (places < part.stop)]
+            if not own.size:
+                continue
+            columns = means[:, own - start]
+            if method == MODERATED:
+                fits.append(residuals(columns, regression, weight, degrees[kind]))
+                continue
+            tested = column_differences(columns, regression)
             statistics = tested.values / tested.errors
-            differences[kind, part], scores[kind, part] = tested.values[0], statistics[0]
-            p_values[kind, part], smallest[kind, part] = two_sided(statistics), smallest_p(statistics)
+            differences[kind, own], scores[kind, own] = tested.values[0], statistics[0]
+            p_values[kind, own], smallest[kind, own] = two_sided(statistics), smallest_p(statistics)
+        if fits:
+            fit = fits[0]._replace(
+                coefficients=np.concatenate([one.coefficients for one in fits]),
+                variances=np.concatenate([one.variances for one in fits]),
+            )
+            levels = ((in_group + in_reference) / 2)[kind, places]
+            differences[kind, places] = fit.coefficients
+            scores[kind, places], p_values[kind, places], _ = moderated_t(fit, levels)
+            smallest[kind, places] = 0
+    pooled = np.stack([_average(own, count) for own, count in zip(bulk.means, bulk.counts, strict=True)])
+    deviations = np.sqrt(np.maximum(bulk.squares - pooled**2, 0))
     standardized = np.divide(differences, deviations, out=np.zeros(shape), where=deviations > 0)
     q_values = controlled(p_values.ravel(), smallest.ravel()).reshape(shape)
     return Drivers(
-        cells.names, names, in_group, in_reference, differences, standardized, scores, p_values, q_values
+        bulk.types, bulk.features, in_group, in_reference, differences, standardized, scores, p_values, q_values,
+        able, method, bulk.kind, bulk.scale, bulk.left_out,
     )  # fmt: skip
 
 
-def _average(values: Float64, weights: Float64) -> Float64:
-    """Return weighted means over units, ``(n_types, n_features)``; zero where all weights are zero."""
-    total = np.maximum(weights.sum(axis=0), np.finfo(float).tiny)
-    return np.asarray(np.einsum("ut,utf->tf", weights, values) / total[:, None])
+def choose_method(smallest: float, n_tests: int) -> Method:
+    """Return how to test, which depends on the design and on the number of tests, but not on the values.
+
+    Permutations are used if the smallest p-value that they allow can stay significant after a correction for all tests.
+
+    Parameters
+    ----------
+    smallest
+        Smallest p-value that the permutations allow.
+    n_tests
+        Number of tests of all features in all types.
+
+    Examples
+    --------
+    >>> choose_method(2 / 2**8, 12), choose_method(2 / 2**8, 9_000), choose_method(0.001, 9_000)
+    ('permutation', 'moderated t', 'moderated t')
+    """
+    return PERMUTATION if within_reach(smallest) and smallest * n_tests <= LEVEL else MODERATED
 
 
-def _dense(values: Any) -> Float64:
-    return np.asarray(values.toarray() if sp.issparse(values) else values, dtype=np.float64)
+def _unit_means(design: SampleContrast, bulk: Pseudobulk, kind: int, part: slice) -> Float64:
+    """Return the means of some features over the cells of a type in each permutation unit, ``(n_units, n_part)``."""
+    means = bulk.means[kind][design.chosen, part]
+    shares = (bulk.counts[kind] / bulk.counts.sum(axis=0))[design.chosen]
+    weighed = design.average.multiply(shares).tocsr()
+    totals = np.asarray(weighed.sum(axis=1)).ravel()
+    return np.asarray(weighed @ means) / np.where(totals > 0, totals, 1)[:, None]
+
+
+def _average(values: Any, weights: Float64) -> Float64:
+    """Return weighted means over rows, ``(n_columns,)``; zero where all weights are zero."""
+    return np.asarray(weights @ values / max(float(weights.sum()), np.finfo(float).tiny))

@@ -43,6 +43,8 @@ def show_results(console: Console, study: Study, out: Path) -> None:
         console.print(hanging("cells", clean(study.contrast.describe())))
         for line in (*(one.describe() for one in study.omnibus), *(one.brief() for one in study.contrasts[1:])):
             console.print(hanging("", clean(line)))
+        if study.contrast.drivers is not None:
+            console.print(hanging("drivers", clean(study.contrast.drivers.summary())))
     _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))

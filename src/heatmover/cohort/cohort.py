@@ -292,7 +292,7 @@ class Cohort:
         find(name, self.embeddings, "an embedding of the cells with two columns")
         places, done = np.empty((len(rows), 2)), 0
         with readable(self.source.path, self.reader.kind):
-            reader = self.reader.of_embedding(name)
+            reader = self.reader.of_matrix(name)
             for block in reader.blocks(0, self.n_cells, block_rows(2)):
                 first, last = np.searchsorted(rows, (done, done + block.shape[0]))
                 part = block[rows[first:last] - done]

@@ -112,9 +112,19 @@ class Reader(ABC):
         """Names of the two-dimensional embeddings of the cells in the file."""
         return () if self.inner is None else tuple(self.inner.embeddings)
 
-    def of_embedding(self, name: str) -> Reader:
-        """Return a reader that yields the coordinates of the same cells in an embedding of the file."""
-        inner: Reader = self.inner.of_embedding(name)
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the matrices in the file whose columns have names, such as genes."""
+        return () if self.inner is None else tuple(self.inner.matrices)
+
+    def of_matrix(self, name: str) -> Reader:
+        """Return a reader that yields the values of the same cells in an embedding or a matrix of the file.
+
+        An empty name means the measurements in the file, without any shift or projection.
+        """
+        if self.inner is None and not name:
+            return self
+        inner: Reader = self.inner.of_matrix(name)
         return inner
 
     def place(self, row: int) -> str:
@@ -178,9 +188,9 @@ class SubsetReader(Reader):
             if kept.size:
                 yield block if kept.size == block.shape[0] else block[kept]
 
-    def of_embedding(self, name: str) -> Reader:
-        """Return a reader that yields the coordinates of the kept cells in an embedding of the file."""
-        inner = self.inner.of_embedding(name)
+    def of_matrix(self, name: str) -> Reader:
+        """Return a reader that yields the values of the kept cells in an embedding or a matrix of the file."""
+        inner = self.inner.of_matrix(name)
         return replace(self, inner=inner, features=inner.features)
 
     def place(self, row: int) -> str:

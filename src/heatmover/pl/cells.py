@@ -241,7 +241,7 @@ def drivers(data: Any, *, most: int = 15, ax: Any = None) -> Any:
             "a contrast of cell types with the features of their cells, from hm.study_cohort with cells=",
             "a study without such a contrast" if isinstance(data, Study) else type(data).__name__,
         )
-    title = "Features within cells"
+    title = f"{table.kind.capitalize()}s within cell types"
     if isinstance(contrast, CellContrast):
         title += f": {shortened(contrast.group)} against {shortened(contrast.reference)}"
     top = np.argsort(-np.abs(table.scores).max(axis=0), kind="stable")[:count]

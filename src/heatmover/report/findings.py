@@ -101,6 +101,10 @@ CITED = {
     "2006.",
     "Szekely et al.": "Szekely GJ, Rizzo ML, Bakirov NK. Measuring and testing dependence by correlation of distances. "
     "Annals of Statistics 35, 2007.",
+    "(Smyth, 2004; limma-trend)": "Smyth GK. Linear models and empirical Bayes methods for assessing differential "
+    "expression in microarray experiments. Statistical Applications in Genetics and Molecular Biology 3, 2004. Law CW "
+    "et al. voom: precision weights unlock linear model analysis tools for RNA-seq read counts. Genome Biology 15, "
+    "2014.",
     "Benjamini and Hochberg": "Benjamini Y, Hochberg Y. Controlling the false discovery rate. Journal of the Royal "
     "Statistical Society B 57, 1995.",
 }
@@ -475,6 +479,8 @@ def _contrast(study: Study) -> Iterator[str]:
             "All groups together were tested by the largest studentized difference between a group and all other "
             "samples, with common permutations."
         )
+    if contrast.drivers is not None:
+        yield contrast.drivers.describe()
     if contrast.no_calls:
         yield contrast.no_calls
 

@@ -49,7 +49,7 @@ HOLDS = {
     "distances.csv": "the distance between every two samples",
     INTERVALS: "confidence interval of every distance",
     CELL_TYPES: "which cell types differ between the groups",
-    DRIVERS: "which features differ within each cell type",
+    DRIVERS: "which genes or features differ within each cell type",
     COMPOSITION: "the share of every cell type in every sample",
     "samples.h5ad": "the samples as AnnData: metadata, distances, maps",
     RECORD: "provenance: input, settings, versions, checksums",

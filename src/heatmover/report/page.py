@@ -20,6 +20,7 @@ from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import import_extra
 from heatmover._base.words import counted, naturally
 from heatmover.attribution.cell_types import LEVEL
+from heatmover.attribution.drivers import LISTED
 from heatmover.errors import InvalidInputError
 from heatmover.measures import is_missing
 from heatmover.report.findings import (
@@ -58,8 +59,7 @@ from heatmover.study.tables import table_text
 # Largest number of cell types in the table, so that the table stays readable. One line summarizes all other types, and
 # cell-types.csv lists all types.
 MOST_TYPES = 30
-# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists all
-# features of all types.
+# Largest number of types whose features are shown, and largest number of features per type; drivers.csv lists more.
 MOST_DRIVEN, MOST_FEATURES = 8, 5
 # Largest number of significant features in the page's table, because a table of thousands of genes in dozens of types
 # would take megabytes.
@@ -444,6 +444,8 @@ def cell_sections(study: Study) -> list[Section]:
         drivers_file="drivers.csv",
         others=study.contrasts[1:],
         omnibus=study.omnibus,
+        listed=LISTED,
+        tested="" if contrast.drivers is None else contrast.drivers.describe(),
     )
     data = {
         "types": [cell_type.name for cell_type in shown],
@@ -455,7 +457,7 @@ def cell_sections(study: Study) -> list[Section]:
         "pale": _pale(contrast),
     }
     tables = {"cells": table_text(*cell_type_table(study.contrasts))}
-    sure = [one for one in driver_rows([contrast]) if contrast.no_calls or one["q_value"] <= LEVEL]
+    sure = _shown_drivers(contrast)
     if sure:
         tables["drivers"] = table_text(list(sure[0]), [list(one.values()) for one in sure[:MOST_DRIVERS]])
     return [Section("cells", "Which cells differ", html, data, tables=tables, picture=True)]
@@ -535,13 +537,12 @@ def cell_type_table(contrasts: Sequence[CellContrast]) -> tuple[list[str], list[
 
 
 def driver_rows(contrasts: Sequence[CellContrast]) -> list[dict[str, Any]]:
-    """Return one row of named numbers for every feature in every cell type; empty if there are no features."""
-    noted = {"note"} if any(contrast.no_calls for contrast in contrasts) else set()
+    """Return one row of named numbers for every significant feature in every cell type, and for the first others."""
     return [
-        {"cell_type": row["cell_type"]} | _sides(contrast) | row | dict.fromkeys(noted, contrast.no_calls)
+        {"cell_type": row["cell_type"]} | _sides(contrast) | row
         for contrast in contrasts
         if contrast.drivers is not None
-        for row in contrast.drivers.rows()
+        for row in contrast.drivers.rows(LISTED)
     ]
 
 
@@ -602,11 +603,10 @@ def _state_words(cell_type: CellType) -> str:
 
 
 def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
-    """Return the largest significant differences of the main types, or the largest ones if no test is possible."""
-    sure = [row for row in driver_rows([contrast]) if contrast.no_calls or row["q_value"] <= LEVEL]
-    shown = []
+    """Return the most significant differences of the main types, or the largest ones if no test is possible."""
+    sure, shown = _shown_drivers(contrast), []
     for name in [cell_type.name for cell_type in contrast.types][:MOST_DRIVEN]:
-        own = sorted((row for row in sure if row["cell_type"] == name), key=lambda row: -abs(row["standardized"]))
+        own = [row for row in sure if row["cell_type"] == name]
         shown += [
             {
                 "type": name if place == 0 else "",
@@ -614,12 +614,18 @@ def _top_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
                 "mark": MARKS[_direction(row)],
                 "direction": _direction(row) or "same",
                 "means": f"{number(row['in_group'])} vs. {number(row['in_reference'])}",
+                "difference": number(row["difference"]),
                 "size": number(row["standardized"]),
-                "q": row["p_value" if contrast.no_calls else "q_value"],
+                "q": row["q_value"],
             }
             for place, row in enumerate(own[:MOST_FEATURES])
         ]
     return shown
+
+
+def _shown_drivers(contrast: CellContrast) -> list[dict[str, Any]]:
+    """Return the significant rows."""
+    return [row for row in driver_rows([contrast]) if row["q_value"] <= LEVEL]
 
 
 def _direction(row: Mapping[str, Any]) -> str:

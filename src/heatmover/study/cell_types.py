@@ -29,6 +29,7 @@ from heatmover.attribution.contrast import (
 )
 from heatmover.attribution.drivers import check_features, find_drivers
 from heatmover.attribution.parts import AbundanceShare, abundance_share
+from heatmover.attribution.pseudobulk import Pseudobulk, of_cells
 from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.samples import encode
@@ -614,7 +615,8 @@ def contrast_cells(
         Cells of the samples and the landmark of each cell; None if the points of the graph are the cells.
     features, feature_names
         Values of features such as genes, ``(n_cells, n_features)``, dense or sparse, with one row for each cell of the
-        annotation; and the names of the features. Features are tested for differences within each type.
+        annotation; and the names of the features. Features are tested for differences within each type. Studies pass
+        the means of genes over the cells of each type (a ``Pseudobulk``) instead of values of cells.
     n_permutations, random_state
         As in `explain_groups`.
 
@@ -626,8 +628,8 @@ def contrast_cells(
     >>> contrast_cells(hm.compare(data.points, data.labels), branch, data.annotations["condition"], n_permutations=19)
     CellContrast(case against control, 5 types of branch)
     """
-    given = (None, ()) if features is None else check_features(features, feature_names, annotation.codes.size)
     rng = check_random_state(random_state)
+    given = _given(features, feature_names, annotation)
     known, design = two_groups(
         groups, group=group, reference=reference, trend=variable if trend else None, blocks=blocks, adjust=adjust,
         n_permutations=n_permutations, rng=rng,
@@ -668,8 +670,8 @@ def contrast_variable(
     features, feature_names, n_permutations, random_state
         As in `contrast_cells`.
     """
-    given = (None, ()) if features is None else check_features(features, feature_names, annotation.codes.size)
     rng = check_random_state(random_state)
+    given = _given(features, feature_names, annotation)
     settings: dict[str, Any] = {"blocks": blocks, "adjust": adjust, "n_permutations": n_permutations, "rng": rng}
     counts = Counter(label(value) for value in groups if not is_missing(value))
     designs, left_out, known = list[SampleContrast](), list[str](), list[int]()
@@ -731,6 +733,15 @@ def along_numbers(name: str, column: Any) -> list[float | None] | None:
     return [None if is_missing(value) else float(value) for value in numbers]
 
 
+def _given(
+    features: Any, names: Sequence[str] | None, annotation: Annotation
+) -> Pseudobulk | tuple[Any, tuple[str, ...]] | None:
+    """Return checked features of cells with their names, or means over the cells of each type, or None."""
+    if features is None or isinstance(features, Pseudobulk):
+        return features
+    return check_features(features, names, annotation.codes.size)
+
+
 def _typed_cells(
     comparison: Comparison, annotation: Annotation, known: list[int], cells: CellMasses | None
 ) -> tuple[sp.csr_array, TypedCells]:
@@ -749,17 +760,18 @@ def _contrasts(
     known: list[int],
     designs: list[SampleContrast],
     cells: CellMasses | None,
-    features: tuple[Any, tuple[str, ...]],
+    features: Pseudobulk | tuple[Any, tuple[str, ...]] | None,
     rng: np.random.Generator,
 ) -> list[CellContrast]:
     """Return the contrasts of the known samples, in the order of their designs."""
     rows, own = _typed_cells(comparison, annotation, known, cells)
+    bulk = of_cells(own, *features) if isinstance(features, tuple) else features and features.of(known)
     explained = [explain_masses(comparison.model, design.means(rows), design.names) for design in designs]
     witnesses = [comparison.unit_factor(one.distance) * one.witness for one in explained]
     gram = gower(comparison.test_distances[np.ix_(known, known)])
     results = contrast_types(comparison.model, designs, own, witnesses, rng)
     return [
-        _contrast(comparison, annotation.name, variable, design, result, own, features, gram, rng)
+        _contrast(comparison, annotation.name, variable, design, result, own, bulk, gram, rng)
         for design, result in zip(designs, results, strict=True)
     ]
 
@@ -771,22 +783,21 @@ def _contrast(
     design: SampleContrast,
     result: CellTypes,
     cells: TypedCells,
-    features: tuple[Any, tuple[str, ...]],
+    bulk: Pseudobulk | None,
     gram: Float64,
     rng: np.random.Generator,
 ) -> CellContrast:
     inside = design.average @ gram[np.ix_(design.chosen, design.chosen)] @ design.average.T
     p_value = float(two_sided(gram_statistics(inside, weigh(design.regressors, design.nuisance))))
-    drivers = None if features[0] is None else find_drivers(design, cells, *features)
+    drivers = None if bulk is None else find_drivers(design, bulk)
     no_calls = ""
     if not within_reach(design.smallest_p):
         no_calls = (
-            f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}. No cell type or feature is "
-            "called significant."
+            f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell type')}. No cell type is called "
+            "significant."
         )
         ones = np.ones_like(result.abundance_q)
         result = replace(result, abundance_q=ones, state_q=ones, dependent=np.zeros_like(result.dependent))
-        drivers = None if drivers is None else replace(drivers, q_values=np.ones_like(drivers.q_values))
     share = None
     if p_value <= SIGNIFICANT:
         share = abundance_share(comparison.model, design, cells, rng)

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from heatmover._base.progress import Progress
 from heatmover._base.types import FloatArray, Int32, Intp
 from heatmover._base.validation import check_threads
+from heatmover.attribution.pseudobulk import Pseudobulk
 from heatmover.cohort import Cohort
 from heatmover.cohort.subsample import EqualDraw, draw_from, drawn_cohort, equal_count
 from heatmover.cohort.values import block_rows
@@ -22,6 +23,7 @@ from heatmover.measures import measures_from_weights
 from heatmover.study.cautions import MOST_CELLS, CellLook, look_at
 from heatmover.study.cell_types import Annotation, CellMasses
 from heatmover.study.comparison import Comparison, check_units, compare
+from heatmover.study.genes import average_genes
 from heatmover.study.parameters import COMPARED, StudyParameters
 
 
@@ -38,8 +40,8 @@ class Compared(NamedTuple):
         Samples as masses of cells (or of groups of cells), with the landmark of each cell; None if the points of the
         graph are the cells.
     features, feature_names
-        Feature values of each cell, or of the landmark of each group of cells, ``(n_cells, n_features)``, and feature
-        names; None if not available.
+        Means of genes over the cells of each type in each sample. Without genes: feature values of each cell, or of the
+        landmark of each group of cells, ``(n_cells, n_features)``, and feature names. None if not available.
     look
         Summary of drawn cells, for cautions; None if not computed.
     rows
@@ -56,7 +58,7 @@ class Compared(NamedTuple):
     comparison: Comparison
     annotation: Annotation | None = None
     cells: CellMasses | None = None
-    features: FloatArray | None = None
+    features: Pseudobulk | FloatArray | None = None
     feature_names: tuple[str, ...] = ()
     look: CellLook | None = None
     rows: Intp | None = None
@@ -170,6 +172,8 @@ class InMemory:
     ) -> Compared:
         """Read all cells and compare the samples; see `heatmover.compare`."""
         cohort, kept, annotation, drawn = draw_equally(cohort, kept, annotation, parameters, progress)
+        # First, so that bad values of genes raise an error before the distances are computed.
+        genes = average_genes(cohort, kept, annotation, parameters.genes, progress)
         place = np.full(len(cohort.names), -1)
         place[kept] = np.arange(len(kept))
         codes = place[cohort.codes]
@@ -190,7 +194,8 @@ class InMemory:
         annotation = annotation._replace(codes=annotation.codes[inside])
         nodes = None if marks is None else marks.assign(points, n_jobs=self.n_jobs)
         cells = None if nodes is None else CellMasses(samples.masses, nodes)
-        return Compared(comparison, annotation, cells, points, cohort.features, look, rows)
+        features, names = (points, cohort.features) if genes is None else (genes, genes.features)
+        return Compared(comparison, annotation, cells, features, names, look, rows)
 
     def record(self) -> Mapping[str, Any]:
         """Return a description of the method, as plain values for JSON."""

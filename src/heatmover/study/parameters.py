@@ -186,6 +186,10 @@ class StudyParameters:
     clusters
         Number of clusters to use as cell types; see `heatmover.study.cluster_cells`. None: no clusters, or ten if
         ``cells`` is ``"auto"``.
+    genes
+        Matrix of genes to test within cell types: the name of a layer, ``"raw"`` or ``"X"``. Counts (whole numbers) are
+        log-normalized; other values are used as they are. ``"none"``: test the features of the distances instead.
+        ``"auto"``: the layer "counts", else raw, else X, unless the distances use X itself.
     cell_map
         Map of cells in the report. A key of obsm with two columns: use this embedding. ``"pca"`` or ``"umap"``: compute
         a map of the drawn cells; UMAP needs the extra ``umap``. ``"none"``: draw no map. ``"auto"``: use the UMAP of
@@ -262,6 +266,10 @@ class StudyParameters:
     clusters: int | None = described(
         None, "--clusters", "N", TESTS, shown=f"10 with {argument('cells', 'auto')}", check=check_whole(2),
         help="Cluster the cells into N clusters and use them as cell types.")
+    genes: str = described(
+        "auto", "--genes", "LAYER|X|raw|none|auto", TESTS, check=check_word,
+        help="Genes to test within cell types, log-normalized if they are counts; auto: the layer counts, else raw, "
+        "else X.")
     cell_map: str = described(
         "auto", "--cell-map", "KEY|pca|umap|none", TESTS, check=check_word,
         help="Embedding on which the report shows where groups differ; auto: the UMAP or t-SNE of the file, if any.")
@@ -347,6 +355,13 @@ class StudyParameters:
         if self.group is not None and self.group == self.reference:
             raise InvalidInputError(
                 f"{the_argument('reference')} to be another group than {argument('group')}", f"{self.group!r} for both"
+            )
+        if self.genes not in ("auto", "none") and self.cells is None and self.clusters is None:
+            raise InvalidInputError(
+                f"{the_argument('cells')} together with {argument('genes', self.genes)}, because genes are compared "
+                "within cell types",
+                f"{argument('genes', self.genes)} alone",
+                f"set {the_argument('cells')} to the column with the type of each cell",
             )
         for name in ("variables", "adjust"):
             if self.formula is not None and getattr(self, name):

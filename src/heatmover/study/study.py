@@ -70,6 +70,7 @@ from heatmover.study.examination import (
     label,
     read_variables,
 )
+from heatmover.study.genes import genes_of
 from heatmover.study.parameters import StudyParameters
 from heatmover.study.record import Clock, StudyRecord, input_record, versions
 
@@ -285,9 +286,9 @@ def study_cohort(
         Receives the progress of every stage.
     **changes
         Parameters by name: ``variables``, ``block``, ``adjust``, ``formula``, ``align_batch``, ``anchors``, ``cells``,
-        ``clusters``, ``cell_map``, ``group``, ``reference``, ``trend``, ``numeric``, ``categorical``, ``min_cells``,
-        ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``, ``n_bootstrap``, ``units``,
-        ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
+        ``clusters``, ``genes``, ``cell_map``, ``group``, ``reference``, ``trend``, ``numeric``, ``categorical``,
+        ``min_cells``, ``allow_components``, ``n_neighbors``, ``landmarks``, ``equal_cells``, ``bias``,
+        ``n_bootstrap``, ``units``, ``n_permutations``, ``random_state``; see `heatmover.study.StudyParameters`.
 
     Returns
     -------
@@ -437,6 +438,9 @@ def check_study(
     if errors is not None and cells is not None and clusters_wanted(cohort, asked) is None:
         with _noted(errors):
             annotate(cells, cohort.annotation(cells), cohort.n_cells)
+    if asked.cells is not None or asked.clusters is not None:
+        with _noted(errors):
+            genes_of(cohort, asked.genes)
     for side in ("group", "reference"):
         if getattr(asked, side) is not None and chosen:
             with _noted(errors):

@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from heatmover._base.progress import SILENT
 from heatmover._base.validation import LabelNames, check_integer
 from heatmover._base.words import counted, find, find_all, quoted
 from heatmover.attribution import GroupContrast, explain_groups
 from heatmover.attribution.contrast import choose_groups, first_of_order
+from heatmover.attribution.drivers import LISTED
+from heatmover.cohort.formats.anndata import open_anndata
+from heatmover.cohort.reader import Selection
 from heatmover.cohort.samples import factorize
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
@@ -24,6 +28,7 @@ from heatmover.measures import is_missing, measures_from_weights
 from heatmover.study.cell_types import CellContrast, CellMasses, annotate, contrast_cells
 from heatmover.study.comparison import Comparison, compare, in_units
 from heatmover.study.examination import label
+from heatmover.study.genes import NONE, Genes, Rows, choose_genes, pseudobulk
 from heatmover.study.parameters import COMPARED
 from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_input, read_labels, unpack, write
 from heatmover.transport.calibration import Calibration, Curve
@@ -43,6 +48,7 @@ def explain(
     reference: str | None = None,
     annotation: str | None = None,
     features: Sequence[str] | None = None,
+    layer: str = "auto",
     sample_key: str | None = None,
     blocks: str | None = None,
     key: str = KEY,
@@ -71,8 +77,12 @@ def explain(
         Column of ``.obs`` with the type of each cell. If given, cell types are tested too. Cells without a type form a
         separate type.
     features
-        Names of variables, such as markers or genes, whose values in ``.X`` are tested for differences within each type
-        of ``annotation``.
+        Names of variables, such as markers or genes, to test for differences within each type of ``annotation``;
+        default: all.
+    layer
+        Matrix of these variables: the name of a layer, ``"raw"``, ``"X"``, or ``"none"`` to test no variables. Counts
+        (whole numbers) are log-normalized; other values are used as they are. ``"auto"``: the layer "counts", else raw,
+        else X. If the distances were computed from X, its values are used as they are.
     sample_key
         Column with the sample of each cell; must be the column that `sample_distances` used, which is the default.
     blocks
@@ -105,8 +115,9 @@ def explain(
 
         ``.uns[key]["explain"]``, or ``.uns[key][key_added]`` if ``key_added`` is given, contains ``"params"`` and the
         ``"distance"`` between the means of the groups. With ``annotation``, the dictionary also contains ``"types"``, a
-        DataFrame with a row for each type (see `heatmover.study.CellType`). With ``features``, the dictionary also
-        contains ``"drivers"``, a DataFrame with a row for each type and feature (see `heatmover.attribution.Drivers`).
+        DataFrame with a row for each type (see `heatmover.study.CellType`), ``"drivers"``, a DataFrame with a row
+        for each type and significant variable, and for at least the first 100 variables of each type (see
+        `heatmover.attribution.Drivers`), and ``"drivers_test"``, a description of their test.
         If there are too few samples to reach a p-value of 0.05, ``"no_calls"`` explains why all q-values are 1.
 
     See Also
@@ -155,13 +166,17 @@ def explain(
     if annotation is not None:
         find(annotation, list(adata.obs.columns), "the argument annotation to be the name of a column of obs")
         annotated = annotate(annotation, adata.obs[annotation], adata.n_obs)
-    given = _features(adata, features, annotation)
+    genes = _genes(adata, stored, features, layer, annotation)
     result, cells = _again(adata, stored)
     # All cells are points of an existing graph, even if they were not drawn.
     drawn = None if result.drawn is None or "neighbors_key" in stored["params"] else result.drawn.rows
-    if annotated is not None and drawn is not None:
-        annotated = annotated._replace(codes=annotated.codes[drawn])
-        given = None if given is None else given[drawn]
+    given = None
+    if annotated is not None:
+        if genes is not None:
+            inside = np.ones(adata.n_obs, dtype=bool) if drawn is None else np.isin(np.arange(adata.n_obs), drawn)
+            rows = Rows(np.where(inside, samples.codes, -1), len(samples.names), annotated.codes, annotated.types)
+            given = pseudobulk(genes, rows, SILENT, features=features, name="layer")
+        annotated = annotated if drawn is None else annotated._replace(codes=annotated.codes[drawn])
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
     known = [i for i, value in enumerate(groups) if not is_missing(value)]
@@ -177,15 +192,7 @@ def explain(
     types = None
     if annotated is not None:
         types = contrast_cells(
-            result,
-            annotated,
-            groups,
-            variable=groupby,
-            blocks=tied,
-            cells=cells,
-            features=given,
-            feature_names=features,
-            **design,
+            result, annotated, groups, variable=groupby, blocks=tied, cells=cells, features=given, **design
         )
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
     columns = {
@@ -259,21 +266,31 @@ def _check_groups(
     return choose_groups(counts, **names, first=first, where=f" in {quoted(groupby)}")
 
 
-def _features(adata: Any, names: Sequence[str] | None, annotation: str | None) -> Any:
-    """Return the values of variables by name, ``(n_cells, n_features)``, or None if no features are given."""
-    if names is None:
-        return None
-    if isinstance(names, str) or not len(names):
+def _genes(
+    adata: Any, stored: Mapping[str, Any], names: Sequence[str] | None, layer: str, annotation: str | None
+) -> Genes | None:
+    """Return the matrix of variables to test; None without an annotation, or if there are no variables."""
+    if names is not None and (isinstance(names, str) or not len(names)):
         raise InvalidInputError("the argument features to be a list of variable names", repr(names))
     if annotation is None:
+        if names is None:
+            return None
         raise InvalidInputError(
             "annotation= with features=, because features are compared within each type",
             "features= alone",
             "name a column of obs",
         )
-    known = [str(name) for name in adata.var_names]
-    find_all(names, known, "every name in the argument features to be one of var_names")
-    return adata[:, list(names)].X
+    used = stored["params"].get("use_rep")
+    key = used if isinstance(used, str) else None if used is None else "X"
+    reader = open_anndata("", "AnnData", adata, Selection(str(stored["params"]["sample_key"]), key, ()))
+    genes = choose_genes(reader, layer, projected=used is None, name="layer")
+    if genes is None and layer != NONE and adata.X is not None and adata.n_vars:
+        genes = Genes(reader.of_matrix("X"), "X", counted=False)
+    if genes is not None and names is not None:
+        find_all(
+            names, genes.reader.features, f"every name in the argument features to be one of var_names of {genes.name}"
+        )
+    return genes
 
 
 def _again(adata: Any, stored: Mapping[str, Any]) -> tuple[Comparison, CellMasses | None]:
@@ -347,6 +364,8 @@ def _packed(
     }
     if types is None:
         return packed
-    drivers = {} if types.drivers is None else {"drivers": types.drivers.table()}
+    drivers: dict[str, Any] = {}
+    if types.drivers is not None:
+        drivers = {"drivers": types.drivers.table(LISTED), "drivers_test": types.drivers.describe()}
     reason = {"no_calls": types.no_calls} if types.no_calls else {}
     return packed | {"types": types.table()} | drivers | reason

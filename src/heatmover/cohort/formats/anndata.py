@@ -29,8 +29,10 @@ CHANGED = "the file has changed since it was read"
 # Largest number of columns of a representation. A file stores its number of columns only once, so that the number
 # cannot be verified: a damaged number of a billion columns would create a billion names.
 MOST_WIDE = 1_000_000
-# Average number of values of a sparse matrix to read at a time: 24 MB with their indices.
+# Average number of values of a matrix to read at a time: 24 MB with their indices.
 STORED_VALUES = 2_000_000
+# Names under which `of_matrix` finds the layers and the raw matrix.
+LAYERS, RAW = "layers/", "raw/X"
 
 
 @final
@@ -62,9 +64,10 @@ class AnnDataReader(Reader):
                 raise InvalidInputError(counted(len(self.features), "column"), f"{width:,}", CHANGED)
             if _encoding(element) in SPARSE:
                 size = min(size, STORED_VALUES * n_rows // max(element["data"].shape[0], 1))
-            elif self.positions is not None:
-                # Reduce the number of rows, because all columns are read even if few are used.
-                size = size * len(self.positions) // max(width, 1)
+            else:
+                # Limit the number of rows, because all columns are read even if few are used.
+                used = width if self.positions is None else len(self.positions)
+                size = min(size * used, STORED_VALUES) // max(width, 1)
             rows = _rows(element, self.representation)
             for first, last in spans(start, stop, max(size, 1), _chunk_rows(element)):
                 block = rows(first, last)
@@ -80,8 +83,21 @@ class AnnDataReader(Reader):
         flat = [key for key in flat if key != self.representation]
         return tuple(sorted(flat, key=lambda key: (USUAL.index(key) if key in USUAL else len(USUAL), key)))
 
-    def of_embedding(self, name: str) -> Reader:
-        """Return a reader that yields the coordinates of the same cells in an embedding of obsm."""
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the matrices of genes: layers, raw, and X."""
+        with _opened(self.path, self.format, self.adata) as root:
+            if not _in_file(root):
+                there = {RAW: root.raw is not None, "X": root.X is not None}
+                return (*(LAYERS + name for name in root.layers), *(name for name in there if there[name]))
+            layers = tuple(LAYERS + name for name in root["layers"]) if "layers" in root else ()
+            there = {RAW: "raw" in root and "X" in root["raw"], "X": "X" in root and _encoding(root["X"]) != "null"}
+            return (*layers, *(name for name in there if there[name]))
+
+    def of_matrix(self, name: str) -> Reader:
+        """Return a reader that yields the values of the same cells in a key of obsm, or in one of ``matrices``."""
+        if not name:
+            return self
         with _opened(self.path, self.format, self.adata) as root:
             element = _element(root, name)
             _checked_matrix(name, element, _n_cells(root, self.sample_key))
@@ -255,9 +271,13 @@ def _obsm_keys(root: Any) -> list[str]:
 def _element(root: Any, key: str) -> Any:
     """Return the matrix of a representation as it is stored, without reading its values."""
     if not _in_file(root):
-        element = root.X if key == "X" else root.obsm[key]
+        layer = key.removeprefix(LAYERS)
+        element = (
+            root.X if key == "X" else root.raw.X if key == RAW else root.layers[layer] if layer != key
+            else root.obsm[key]
+        )  # fmt: skip
     else:
-        element = (root if key == "X" else root["obsm"]).get(key)
+        element = (root if key in ("X", RAW) or key.startswith(LAYERS) else root["obsm"]).get(key)
     if element is None or _encoding(element) == "null":
         raise InvalidInputError(
             "a matrix X", "a file without one", f"choose a key of obsm as {argument('representation')}"
@@ -281,7 +301,7 @@ def _checked_matrix(key: str, element: Any, n_cells: int) -> dict[str, Any]:
         raise InvalidInputError(f"{key} to be a matrix of cells by features", f"an array of shape {shape}")
     if shape[0] != n_cells:
         raise InvalidInputError(f"{counted(n_cells, 'row')} in {key}, as in obs", f"{shape[0]:,}", CONTRADICTION)
-    if key != "X" and shape[1] > MOST_WIDE:
+    if "/" not in key and key != "X" and shape[1] > MOST_WIDE:
         raise InvalidInputError(f"at most {MOST_WIDE:,} columns in {key}", f"{shape[1]:,}", CONTRADICTION)
     if encoding in SPARSE:
         _check_pointers(element, key, *(shape if encoding == "csr_matrix" else shape[::-1]))
@@ -322,12 +342,16 @@ def _damaged(key: str, expected: str, found: str) -> InvalidInputError:
 
 def _feature_names(root: Any, key: str, element: Any) -> tuple[str, ...]:
     """Return the name of each column of a matrix."""
-    if key == "X":
+    if key in ("X", RAW) or key.startswith(LAYERS):
         n_columns = _shape(element)[-1]
-        names = _names(root["var"][_text(root["var"].attrs["_index"])]) if _in_file(root) else root.var_names
+        if _in_file(root):
+            table = root["raw/var" if key == RAW else "var"]
+            names = _names(table[_text(table.attrs["_index"])])
+        else:
+            names = (root.raw if key == RAW else root).var_names
         if len(names) != n_columns:
             raise InvalidInputError(
-                f"{counted(len(names), 'column')} in X, one for each row of var", f"{n_columns:,}", CONTRADICTION
+                f"{counted(len(names), 'column')} in {key}, one for each row of var", f"{n_columns:,}", CONTRADICTION
             )
         return tuple(_text(name) for name in names)
     if hasattr(element, "columns"):

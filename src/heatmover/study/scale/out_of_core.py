@@ -41,6 +41,7 @@ from heatmover.study.comparison import (
     check_units,
     compare_nodes,
 )
+from heatmover.study.genes import average_genes
 from heatmover.study.parameters import COMPARED, StudyParameters, descriptions
 from heatmover.study.scale.landmarks import (
     CellCounts,
@@ -228,6 +229,10 @@ class Request:
     def compare(self, kept: Intp) -> Compared:
         """Find landmarks, count the cells at each landmark (by type if annotated), and compare the ``kept`` samples."""
         request, kept = self._drawn_equally(kept)
+        memory = check_memory(self.pieces.memory) // 2
+        genes = average_genes(
+            request.cohort, kept, request.annotation, self.parameters.genes, self.progress, memory=memory
+        )
         with cells_counted(request) as cells:
             comparison = _compare(request, kept, cells)
         some = slice(None, None, -(-len(cells.drawn.points) // MOST_CELLS))
@@ -235,6 +240,8 @@ class Request:
         if request.annotation is None:
             return Compared(comparison, look=look)
         annotation, masses = cells.histograms.by_type(request.annotation, kept)
+        if genes is not None:
+            return Compared(comparison, annotation, masses, genes, genes.features, look)
         # Use the features of the landmark for each cell; reading the features of the cells would need another pass.
         values = cells.histograms.landmarks.centers[masses.nodes]
         return Compared(comparison, annotation, masses, values, self.cohort.features, look)
