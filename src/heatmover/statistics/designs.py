@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
@@ -765,6 +765,86 @@ def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> t
     pairs = np.unique(np.column_stack([restriction.within, np.unique(values, return_inverse=True)[1]]), axis=0)
     counts = np.unique(pairs[:, 0], return_counts=True)[1]
     return int((counts == 1).sum()), len(counts)
+
+
+def distances_without(distances: Float64, design: Design, together: Float64) -> Float64:
+    """Return the distances between samples after the linear effect of covariates is removed.
+
+    Parameters
+    ----------
+    distances
+        Distances between samples, ``(n_samples, n_samples)``.
+    design
+        Covariates.
+    together
+        Orthonormal basis of the columns that are fitted together with the covariates, but whose effect remains, such as
+        the mean, blocks or groups; ``(n_samples, rank)``.
+    """
+    columns = design.columns - design.columns.mean(axis=0)
+    columns /= np.linalg.norm(columns, axis=0)
+    inside = columns - together @ (together.T @ columns)
+    fit, gram = np.linalg.pinv(inside, rcond=DEPENDENT), gower(distances)
+    half = gram - columns @ (fit @ gram)
+    left = half - (half @ fit.T) @ columns.T
+    squares = left.diagonal()
+    result = np.sqrt(np.abs(squares + squares[:, None] - left - left.T))  # non-Euclidean distances, as in Anderson 2006
+    # Samples that coincide after the adjustment are apart by the root of a rounding error.
+    return np.asarray(np.where(result > DEPENDENT * distances.max(), result, 0.0))
+
+
+def residualized(
+    columns: Float64, design: Design, restriction: Restriction, what: str
+) -> tuple[Float64, Callable[[Float64], Float64]]:
+    """Return a basis of the covariates, and a function that residualizes rows of numbers, ``(n_rows, n_samples)``.
+
+    If whole blocks are permuted, each block has a single number, which is residualized on the mean covariates of the
+    block.
+
+    Parameters
+    ----------
+    columns
+        Columns of the tested variable, ``(n_samples, n_columns)``.
+    design
+        Covariates.
+    restriction
+        Restriction of the permutations by blocks.
+    what
+        Name of the tested variable in messages.
+    """
+    fixed = within_blocks(spaces_given(columns, design, what), restriction, what).fixed
+    units = np.arange(len(columns)) if restriction.units is None else restriction.units
+    first = np.unique(units, return_index=True)[1]
+    sizes = np.bincount(units)
+    means = np.stack([np.bincount(units, weights=column) / sizes for column in fixed.T], axis=1)
+    mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
+    basis = np.hstack([mean, orthonormal(means, mean)])
+
+    def residuals(rows: Float64) -> Float64:
+        of_units = rows[:, first]
+        return np.asarray((of_units - (of_units @ basis) @ basis.T)[:, units])
+
+    if np.abs(residuals(columns.T)).max() <= DEPENDENT * np.abs(columns).max():
+        raise InvalidInputError(
+            f"{what} that differs between blocks after adjustment for the covariates",
+            f"no remaining difference between {counted(len(sizes), 'block')}",
+            "adjust for fewer covariates",
+        )
+    return fixed, residuals
+
+
+def permuted_residuals(
+    columns: Float64, design: Design, restriction: Restriction, what: str
+) -> tuple[Int64, Callable[[Int64], Iterable[Float64]]]:
+    """Return the values to permute, ``(n_samples,)``, and a function of their permutations, ``(n_rows, n_samples)``.
+
+    The function returns for each column its permuted residuals, ``(n_rows, n_samples)``. Permuted residuals correlate
+    with the covariates by chance, so they are residualized again. The parameters are the parameters of `residualized`.
+    """
+    _, residuals = residualized(columns, design, restriction, what)
+    observed = residuals(columns.T)
+    units = np.arange(len(columns)) if restriction.units is None else restriction.units
+    places = np.unique(units, return_index=True)[1][units]
+    return places, lambda orders: (residuals(column[orders]) for column in observed)
 
 
 def residual_test(

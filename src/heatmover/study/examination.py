@@ -242,7 +242,11 @@ class Finding:
         The first test determines whether the variable is associated with the distances. Empty if the variable cannot be
         tested; ``note`` then states the reason.
     q_value
-        False discovery rate among all examined variables (Benjamini and Hochberg); None without tests.
+        False discovery rate of the first test among all examined variables (Benjamini and Hochberg); None without
+        tests.
+    q_values
+        False discovery rate of every test in ``tests`` by name. The rate of neighbor enrichment, dispersion or
+        smoothness is a rate of the whole list: of all variables for which this test was possible.
     separation
         Mean distances within and between groups; None for numbers.
     blocks
@@ -256,8 +260,7 @@ class Finding:
         for numbers. The effect in ``tests`` is computed from the tested distances, which may differ from the displayed
         distances.
     adjusted
-        Names of the covariates that were held fixed. With covariates, neighbor enrichment, dispersion and smoothness
-        are not tested.
+        Names of the covariates that were held fixed in all tests.
     pairs
         Effect of the groups within blocks; None unless each block contains all groups.
     evidence
@@ -291,6 +294,7 @@ class Finding:
     pairs: Pairs | None = None
     evidence: str = ""
     interval: tuple[float, float] | None = None
+    q_values: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def answer(self) -> TestResult | None:
@@ -372,6 +376,7 @@ class Finding:
                     "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
                     "effect": test.effect if np.isfinite(test.effect) else str(test.effect),
                     "p_value": test.p_value,
+                    "q_value": self.q_values.get(name),
                     "smallest_p": test.smallest_p,
                     "permutations": len(test.null),
                     "complete": test.complete,
@@ -397,10 +402,7 @@ class Finding:
         if self.answer is None:
             return ""
         name, test = _plain(self.variable), "PERMANOVA " if self.kind == "groups" else ""
-        p = f"p = {self.answer.p_value:.2g}"
-        if self.q_value is not None and f"{self.q_value:.2g}" != f"{self.answer.p_value:.2g}":
-            p += f", q = {self.q_value:.2g}"
-        outcome, numbers = self.label[0], f"{test}{self.size}, {p}"
+        outcome, numbers = self.label[0], f"{test}{self.size}, {_p_and_q(self.answer.p_value, self.q_value)}"
         if outcome == "undecided":
             return f"{out_of_reach(*self.limit)} ({name}{self.adjustment}: {numbers})."
         if outcome == "none":
@@ -412,19 +414,29 @@ class Finding:
             f"Samples may {differ}{self.adjustment} ({numbers}); not significant after correction for multiple testing."
         )
 
+    def significant(self, test: str) -> bool:
+        """Return whether a test in ``tests`` is significant: its q-value among all variables is at most 5%."""
+        return self.q_values.get(test, self.tests[test].p_value) <= LEVEL
+
+    def p_and_q(self, test: str) -> str:
+        """Return the p-value of a test in ``tests`` in words, and its q-value if the q-value differs."""
+        return _p_and_q(self.tests[test].p_value, self.q_values.get(test))
+
     def dispersion(self, *, figures: bool = True) -> str:
         """Return a sentence about dispersion if the groups differ significantly in dispersion; otherwise an empty text.
+
+        Significant means that the q-value among the dispersion tests of all examined variables is at most 5%.
 
         Parameters
         ----------
         figures
-            Whether the sentence includes the ratio of dispersions and the p-value.
+            Whether the sentence includes the ratio of dispersions, the p-value and the q-value.
         """
         test = self.tests.get("dispersion")
-        if test is None or test.p_value > LEVEL:
+        if test is None or not self.significant("dispersion"):
             return ""
         ratio = f"the largest dispersion is {test.effect:.2g} times the smallest, " if np.isfinite(test.effect) else ""
-        numbers = f" ({ratio}p = {test.p_value:.2g})" if figures else ""
+        numbers = f" ({ratio}{self.p_and_q('dispersion')})" if figures else ""
         return f"Groups differ in dispersion{numbers}{', which may explain part of the effect' if self.sure else ''}."
 
     def closeness(self) -> str:
@@ -434,6 +446,11 @@ class Finding:
         groups = [] if self.separation is None else str(self.separation).splitlines()[: 1 if pairs else 2]
         sentences = [*pairs, *groups]
         return f"{' '.join(sentences)}{self.near_adjusted}" if sentences else ""
+
+
+def _p_and_q(p: float, q: float | None) -> str:
+    """Return a p-value in words, and the q-value if the q-value differs."""
+    return f"p = {p:.2g}" + (f", q = {q:.2g}" if q is not None and f"{q:.2g}" != f"{p:.2g}" else "")
 
 
 def _plain(name: str) -> str:
@@ -499,7 +516,8 @@ def examine(
     Returns
     -------
     tuple of Finding
-        One finding for each variable, in order; q-values are computed over all findings.
+        One finding for each variable, in order. The q-values of each test are computed over all variables, so at most
+        5% of the significant results in the whole list are expected to be false.
 
     Examples
     --------
@@ -538,10 +556,22 @@ def examine(
             _examine((matrix, displayed), name, read[name], (tied, fixed), settings, numeric=name in numeric)
         )
         progress.advance()
-    tested = [finding for finding in findings if finding.answer is not None]
-    q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
+    lists: dict[str, dict[int, float]] = {}  # p-values by test, then by place of the variable
+    for place, finding in enumerate(findings):
+        for number, (name, test) in enumerate(finding.tests.items()):
+            # The first tests of groups and of numbers answer the same question, so they are one list.
+            lists.setdefault(name if number else "", {})[place] = test.p_value
+    rates = {
+        name: dict(zip(p_values, false_discovery(list(p_values.values())).tolist(), strict=True))
+        for name, p_values in lists.items()
+    }
     return tuple(
-        finding if finding.answer is None else replace(finding, q_value=float(next(q_values))) for finding in findings
+        replace(
+            finding,
+            q_value=rates[""][place] if finding.tests else None,
+            q_values={name: rates[name if number else ""][place] for number, name in enumerate(finding.tests)},
+        )
+        for place, finding in enumerate(findings)
     )
 
 
@@ -613,19 +643,16 @@ def _tests(
     near, distances = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1), CheckedDistances(matrix)
     if groups is None:
         yield distance_correlation(distances, values, adjust=fixed, **settings)
-        if fixed is None:
-            yield smoothness(distances, values, k=near, **settings)
+        yield smoothness(distances, values, k=near, adjust=fixed, **settings)
         return
     labels = np.asarray(groups, dtype=object)[values]
     yield permanova(distances, labels, adjust=fixed, **settings)
-    if fixed is not None:  # the remaining tests cannot be adjusted for covariates
-        return
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
-    yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
+    yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), adjust=fixed, **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
     if np.bincount(of_group).min() >= 2:  # a group of one sample has no dispersion
-        yield dispersion(distances, labels, **settings)
-    yield smoothness(distances, labels, k=near, **settings)
+        yield dispersion(distances, labels, adjust=fixed, **settings)
+    yield smoothness(distances, labels, k=near, adjust=fixed, **settings)
 
 
 def _pairs(
