@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, Int64
-from heatmover._base.validation import LabelNames, RandomState, check_integer
+from heatmover._base.validation import LabelNames, RandomState, check_integer, check_option
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
 from heatmover.errors import InvalidInputError, Sentence, the_argument
 from heatmover.measures import is_missing
@@ -29,7 +29,14 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
-from heatmover.statistics.designs import as_design, blocks_of_one_value, check_mixed, spaces_given
+from heatmover.statistics.designs import (
+    STATISTICS,
+    Statistic,
+    as_design,
+    blocks_of_one_value,
+    check_mixed,
+    spaces_given,
+)
 from heatmover.statistics.manifold import smoothness
 from heatmover.statistics.permutations import (
     LEVEL,
@@ -247,6 +254,8 @@ class Finding:
     q_values
         False discovery rate of every test in ``tests`` by name. The rate of neighbor enrichment, dispersion or
         smoothness is a rate of the whole list: of all variables for which this test was possible.
+    statistic
+        Statistic of PERMANOVA, ``"welch"`` or ``"pseudo-F"``.
     separation
         Mean distances within and between groups; None for numbers.
     blocks
@@ -295,6 +304,7 @@ class Finding:
     evidence: str = ""
     interval: tuple[float, float] | None = None
     q_values: Mapping[str, float] = field(default_factory=dict)
+    statistic: Statistic = "welch"
 
     @property
     def answer(self) -> TestResult | None:
@@ -437,7 +447,12 @@ class Finding:
             return ""
         ratio = f"the largest dispersion is {test.effect:.2g} times the smallest, " if np.isfinite(test.effect) else ""
         numbers = f" ({ratio}{self.p_and_q('dispersion')})" if figures else ""
-        return f"Groups differ in dispersion{numbers}{', which may explain part of the effect' if self.sure else ''}."
+        effect = ""
+        if self.sure and self.statistic == "welch":
+            effect = "; the Welch statistic of PERMANOVA allows for this difference"
+        elif self.sure:
+            effect = ", which may explain part of the effect"
+        return f"Groups differ in dispersion{numbers}{effect}."
 
     def closeness(self) -> str:
         """Return sentences on the distances within and between groups, and on nearest samples; empty for numbers."""
@@ -475,6 +490,7 @@ def examine(
     *,
     blocks: Any | None = None,
     adjust: Mapping[str, Sequence[object]] | Design | Any | None = None,
+    statistic: Statistic = "welch",
     shown: npt.ArrayLike | None = None,
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
@@ -500,6 +516,8 @@ def examine(
         Covariates to hold fixed: values ``(n_samples,)`` by name, none of them missing, in a mapping or a DataFrame; or
         a `heatmover.statistics.Design`. The test of a variable that is itself a covariate adjusts for the other
         covariates, but not for interactions that contain the variable.
+    statistic
+        Statistic of the test of groups, ``"welch"`` or ``"pseudo-F"``, as in `heatmover.statistics.permanova`.
     shown
         Displayed distances, ``(n_samples, n_samples)``, if they differ from the tested ``distances``. The attributes
         ``separation`` and ``explained`` of the findings are computed from the displayed distances.
@@ -535,6 +553,8 @@ def examine(
             f"the argument shown to have the shape of the distances, {matrix.shape}", f"{displayed.shape}"
         )
     check_integer("n_permutations", n_permutations, minimum=1)
+    # An error here, because an error of a single test becomes a note of its finding.
+    check_option("statistic", statistic, tuple(STATISTICS))
     columns = _columns("variables", variables, len(matrix))
     covariates = {} if adjust is None or isinstance(adjust, Design) else _columns("adjust", adjust, len(matrix))
     read = {**covariates, **columns}
@@ -553,7 +573,7 @@ def examine(
         settings = {"n_permutations": n_permutations, "random_state": random_state}
         fixed = None if design is None else _other_terms(design, name)
         findings.append(
-            _examine((matrix, displayed), name, read[name], (tied, fixed), settings, numeric=name in numeric)
+            _examine((matrix, displayed), name, read[name], (tied, fixed), statistic, settings, numeric=name in numeric)
         )
         progress.advance()
     lists: dict[str, dict[int, float]] = {}  # p-values by test, then by place of the variable
@@ -580,6 +600,7 @@ def _examine(
     name: str,
     values: list[Any],
     held: tuple[Tied, Design | None],
+    statistic: Statistic,
     settings: dict[str, Any],
     *,
     numeric: bool,
@@ -591,7 +612,7 @@ def _examine(
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     counts = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     groups = {group: counts[group] for group in naturally(counts)}
-    finding = partial(Finding, name, kind, len(kept), n_missing, groups)
+    finding = partial(Finding, name, kind, len(kept), n_missing, groups, statistic=statistic)
     reason = _untestable(name, kept, groups)
     if reason:
         return finding(note=reason)
@@ -602,7 +623,8 @@ def _examine(
     finding = partial(finding, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
     settings = {**settings, "blocks": blocks or None}
     try:
-        results = _tests(tested, observed, None if codes is None else codes[1], restriction.units, fixed, settings)
+        names = None if codes is None else codes[1]
+        results = _tests(tested, observed, names, restriction.units, fixed, statistic, settings)
         tests = {result.test: result for result in results}
         explained = 0.0 if codes is None else explained_variation(CheckedDistances(displayed), codes[0], adjust=fixed)
         pairs = (
@@ -638,6 +660,7 @@ def _tests(
     groups: tuple[str, ...] | None,
     unit_of: Int64 | None,
     fixed: Design | None,
+    statistic: Statistic,
     settings: dict[str, Any],
 ) -> Iterator[TestResult]:
     near, distances = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1), CheckedDistances(matrix)
@@ -646,7 +669,7 @@ def _tests(
         yield smoothness(distances, values, k=near, adjust=fixed, **settings)
         return
     labels = np.asarray(groups, dtype=object)[values]
-    yield permanova(distances, labels, adjust=fixed, **settings)
+    yield permanova(distances, labels, statistic=statistic, adjust=fixed, **settings)
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
     yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), adjust=fixed, **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
@@ -682,6 +705,7 @@ def examine_design(
     design: Design,
     *,
     by: Literal["terms", "margin"] = "margin",
+    statistic: Statistic = "welch",
     blocks: Any | None = None,
     shown: npt.ArrayLike | None = None,
     n_permutations: int = 999,
@@ -693,7 +717,7 @@ def examine_design(
     ----------
     distances, blocks, shown, n_permutations, random_state
         As in `examine`.
-    design, by
+    design, by, statistic
         As in `heatmover.statistics.permanova_design`.
 
     Examples
@@ -705,6 +729,7 @@ def examine_design(
     """
     settings: dict[str, Any] = {
         "by": by,
+        "statistic": statistic,
         "blocks": _tied(blocks, design.n_samples) or None,
         "random_state": random_state,
     }
