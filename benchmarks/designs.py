@@ -24,7 +24,16 @@ from threadpoolctl import threadpool_limits
 
 from heatmover import compare, datasets
 from heatmover.errors import GraphWarning
-from heatmover.statistics import Design, distance_correlation, permanova, permanova_design
+from heatmover.statistics import (
+    Design,
+    TestResult,
+    dispersion,
+    distance_correlation,
+    neighbor_enrichment,
+    permanova,
+    permanova_design,
+)
+from heatmover.statistics.manifold import smoothness
 from heatmover.statistics.tests import separate
 from heatmover.study import align_batches
 
@@ -59,6 +68,13 @@ def confounded_batch(rng: np.random.Generator, effect: float, n: int = 32) -> Ru
     places = 3.0 * np.outer(batch, [1.0, 0.0, 0.0]) + rng.normal(size=(n, 3))
     places[:, 2] += effect * group
     return Run(places, group, {"batch": np.array(["x", "y"])[batch]})
+
+
+def dispersed_batch(rng: np.random.Generator, effect: float, n: int = 32) -> Run:
+    """The same batches; cases vary more among themselves, instead of lying elsewhere."""
+    run = confounded_batch(rng, 0.0, n)
+    batch = 3.0 * np.outer(run.adjust["batch"] == "y", [1.0, 0.0, 0.0])
+    return run._replace(places=batch + (run.places - batch) * (1 + effect * run.variable[:, None]))
 
 
 def confounded_factors(rng: np.random.Generator, effect: float, n: int = 40) -> Run:
@@ -119,6 +135,25 @@ def by_permanova(run: Run, seed: int, *, adjusted: bool) -> float:
     ).p_value
 
 
+def by_enrichment(run: Run, seed: int, *, adjusted: bool) -> float:
+    return by_any(neighbor_enrichment, run, seed, adjusted=adjusted)
+
+
+def by_dispersion(run: Run, seed: int, *, adjusted: bool) -> float:
+    return by_any(dispersion, run, seed, adjusted=adjusted)
+
+
+def by_smoothness(run: Run, seed: int, *, adjusted: bool) -> float:
+    return by_any(smoothness, run._replace(variable=run.variable.astype(str)), seed, adjusted=adjusted)
+
+
+def by_any(test: Callable[..., TestResult], run: Run, seed: int, *, adjusted: bool) -> float:
+    options: dict[str, Any] = {"adjust": run.adjust} if adjusted else {}
+    distances = cdist(run.places, run.places)
+    settings = {"blocks": run.blocks, "n_permutations": PERMUTATIONS, "random_state": seed}
+    return test(distances, run.variable, **settings, **options).p_value
+
+
 def by_correlation(run: Run, seed: int, *, adjusted: bool) -> float:
     options: dict[str, Any] = {"adjust": run.adjust} if adjusted else {}
     distances = cdist(run.places, run.places)
@@ -164,6 +199,9 @@ SCENARIOS: tuple[tuple[str, Callable[..., Run], Test, float], ...] = (
     ("three groups, four sites and a number", confounded_factors, by_permanova, 1.0),
     ("pairs with a covariate associated with the visit", pairs, by_permanova, 2.0),
     ("patients of one to three samples, and a number", patients, by_permanova, 2.0),
+    ("neighbor enrichment, groups associated with a batch", confounded_batch, by_enrichment, 1.5),
+    ("smoothness, groups associated with a batch", confounded_batch, by_smoothness, 1.5),
+    ("dispersion, groups associated with a batch", dispersed_batch, by_dispersion, 0.7),
     ("a number associated with another", numbers, by_correlation, 1.5),
     ("the same, distances along a curve", curve, by_correlation, 0.4),
     ("a number, by Szekely and Rizzo (2014)", numbers, by_partial_correlation, 1.5),

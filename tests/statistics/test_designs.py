@@ -23,7 +23,8 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
-from heatmover.statistics.designs import blocks_of_one_value, check_mixed, formula_terms
+from heatmover.statistics.designs import block_basis, blocks_of_one_value, check_mixed, distances_without, formula_terms
+from heatmover.statistics.manifold import smoothness
 from heatmover.statistics.permutations import probability, restrict
 
 VEGAN = json.loads((Path(__file__).parent / "adonis2.json").read_text(encoding="utf-8"))
@@ -62,7 +63,7 @@ def freedman_lane(places, reduced, full, orders):
 @pytest.mark.parametrize("by", ["terms", "margin"])
 def test_sums_of_squares_are_those_of_vegan(case, by):
     design = Design.from_formula(case["formula"], VEGAN["samples"])
-    found = permanova_design(VEGAN["distances"], design, by=by, n_permutations=1)
+    found = permanova_design(VEGAN["distances"], design, by=by, statistic="pseudo-F", n_permutations=1)
     *rows, residual, total = case[by]
     assert list(found.names) == [row["term"] for row in rows]
     for mine, row in zip(found.terms, rows, strict=True):
@@ -89,7 +90,7 @@ def test_permuted_residuals_are_those_of_all_orders():
     places, age = rng.normal(size=(6, 2)), rng.normal(size=6)
     group = np.array([0, 0, 1, 0, 1, 1])
     expected = freedman_lane(places, filled(age), filled(age, group), permutations(range(6)))
-    found = permanova(apart(places), group, adjust={"age": age})
+    found = permanova(apart(places), group, adjust={"age": age}, statistic="pseudo-F")
     assert found.complete
     assert len(found.null) == 719
     np.testing.assert_allclose(np.sort(np.append(found.null, found.statistic)), np.sort(expected), rtol=1e-8)
@@ -107,10 +108,11 @@ def test_residuals_change_places_within_blocks():
     ]
     pairs = np.eye(4)[pair]
     expected = freedman_lane(places, filled(age, pairs), filled(age, pairs, group), orders)
-    found = permanova(apart(places), group, adjust={"age": age}, blocks=pair)
+    found = permanova(apart(places), group, adjust={"age": age}, blocks=pair, statistic="pseudo-F")
     assert found.statistic == pytest.approx(f_of(places, filled(age, pairs), filled(age, pairs, group)))
     # The table of a design is that of the design; p is that of the test within blocks.
-    term = permanova_design(apart(places), Design.from_columns({"g": group.astype(str), "age": age}), blocks=pair)["g"]
+    design = Design.from_columns({"g": group.astype(str), "age": age})
+    term = permanova_design(apart(places), design, blocks=pair, statistic="pseudo-F")["g"]
     assert term.p_value == found.p_value
     assert term.statistic == pytest.approx(f_of(places, filled(age), filled(age, group)))
     assert found.complete
@@ -128,7 +130,7 @@ def test_blocks_exchange_their_mean_residuals():
     for order in permutations(range(5)):
         moved = places - left + means[list(order)][patient] + (left - means[patient])
         expected.append(f_of(moved, filled(age), filled(age, group)))
-    found = permanova(apart(places), group, adjust={"age": age}, blocks=patient)
+    found = permanova(apart(places), group, adjust={"age": age}, blocks=patient, statistic="pseudo-F")
     assert found.complete
     np.testing.assert_allclose(np.sort(np.append(found.null, found.statistic)), np.sort(expected), rtol=1e-8)
 
@@ -461,7 +463,85 @@ def test_samples_that_all_coincide_are_no_evidence():
 
 def test_results_read_well():
     found = permanova_design(apart(B), Design.from_columns({"a": A, "b": [1, 0, 2, 5, 3, 1]}), n_permutations=9)
-    assert str(found).splitlines()[0].split() == ["term", "df", "sum", "of", "squares", "R2", "partial", "R2", "F", "p"]
+    assert str(found).splitlines()[0].split() == [
+        "term",
+        "df",
+        "sum",
+        "of",
+        "squares",
+        "R2",
+        "partial",
+        "R2",
+        "Welch",
+        "F",
+        "p",
+    ]
     assert len(str(found).splitlines()) == 5
     assert repr(found).startswith("DesignResult(a: p = ")
     assert json.loads(json.dumps(found.plain()))["residual"]["degrees_of_freedom"] == 3
+
+
+def test_distances_without_covariates_are_those_of_the_residuals():
+    rng = np.random.default_rng(20)
+    places, age, block = rng.normal(size=(12, 3)), rng.normal(size=12), np.repeat(range(4), 3)
+    design, blocks = Design.from_columns({"age": age}), block_basis(12, block)
+    slope = np.linalg.lstsq(np.column_stack([age, np.eye(4)[block]]), places, rcond=None)[0][0]
+    found = distances_without(apart(places), design, blocks)
+    np.testing.assert_allclose(found, apart(places - age[:, None] * slope), atol=1e-6)
+    mean = block_basis(12, None)
+    np.testing.assert_allclose(
+        distances_without(apart(places), design, mean), apart(residuals(places, filled(age))), atol=1e-6
+    )
+
+
+def partly_confounded(seed, *, shift=0.0, width=1.0):
+    """14 of 20 cases in one batch, 14 of 20 controls in the other; the batches are far from each other."""
+    rng = np.random.default_rng([seed, 6])
+    case, batch = np.repeat([0, 1], 20), np.repeat([0, 1, 0, 1], [14, 6, 6, 14])
+    places = rng.normal(size=(40, 3)) * np.where(case == 1, width, 1)[:, None]
+    places += 6 * np.outer(batch, [0, 1, 0]) + shift * np.outer(case, [1, 0, 0])
+    return apart(places), case.astype(str), {"batch": batch.astype(str)}
+
+
+@pytest.mark.parametrize(
+    ("test", "effect"),
+    [(neighbor_enrichment, {"shift": 2.0}), (smoothness, {"shift": 2.0}), (dispersion, {"width": 2.0})],
+    ids=["neighbors", "smoothness", "dispersion"],
+)
+def test_the_other_tests_keep_their_level_with_covariates(test, effect):
+    called = found = ignored = 0
+    for seed in range(60):
+        distances, case, batch = partly_confounded(seed)
+        called += test(distances, case, adjust=batch, n_permutations=39).p_value <= 0.05
+        if seed < 20:
+            ignored += test(distances, case, n_permutations=39).p_value <= 0.05
+            distances, case, batch = partly_confounded(seed, **effect)
+            found += test(distances, case, adjust=batch, n_permutations=39).p_value <= 0.05
+    assert called <= 8  # 5% of 60 are 3
+    assert found >= 15
+    assert test is dispersion or ignored >= 5
+
+
+def test_a_number_is_smooth_with_covariates_only_beyond_them():
+    rng = np.random.default_rng(21)
+    age, dose = rng.normal(size=(2, 40))
+    places = np.column_stack([4 * age, 2 * dose])
+    of_age = age + 0.3 * rng.normal(size=40)
+    assert smoothness(apart(places), of_age).p_value == 0.001
+    assert smoothness(apart(places), of_age, adjust={"age": age}).p_value > 0.05
+    assert smoothness(apart(places), dose, adjust={"age": age}).p_value == 0.001
+
+
+@pytest.mark.parametrize("test", [neighbor_enrichment, dispersion, smoothness])
+def test_covariates_with_blocks(test):
+    rng = np.random.default_rng(22)
+    patient = np.repeat(range(12), 2)
+    visit, group, age = np.tile(["u", "v"], 12), np.repeat(list("ab" * 6), 2), rng.normal(size=24)
+    distances = apart(rng.normal(size=(24, 2)))
+    for labels in (visit, group):
+        found = test(distances, labels, blocks=patient, adjust={"age": age}, n_permutations=49)
+        assert 0 < found.p_value <= 1
+    with pytest.raises(InvalidInputError, match="groups not to be determined by 'copy'"):
+        test(distances, visit, adjust={"copy": np.char.upper(visit)})
+    with pytest.raises(InvalidInputError, match="covariates of 24 samples, as many as the distances have, found 3"):
+        test(distances, visit, adjust={"age": [1.0, 2.0, 3.0]})

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
-from scipy.stats import binom, f_oneway
+from scipy.stats import binom, f_oneway, ttest_ind
 
 from heatmover._base.compiled.l1 import WEIGHTS as CHUNK
 from heatmover.errors import InvalidInputError
@@ -59,14 +59,14 @@ def brute_p(statistic, labels, allowed=lambda order: True):
 @pytest.mark.parametrize("metric", ["euclidean", "cityblock", "sqeuclidean"])
 def test_permanova_has_the_f_of_sums_over_pairs(metric):
     distances = apart(coordinates(), metric)
-    result = permanova(distances, LABELS, n_permutations=5)
+    result = permanova(distances, LABELS, statistic="pseudo-F", n_permutations=5)
     assert result.statistic == pytest.approx(pseudo_f(distances, LABELS))
     assert result.groups == ("a", "b", "c")
 
 
 def test_permanova_of_a_line_is_the_analysis_of_variance():
     values = coordinates()[:, 0]
-    result = permanova(abs(values[:, None] - values), LABELS, n_permutations=5)
+    result = permanova(abs(values[:, None] - values), LABELS, statistic="pseudo-F", n_permutations=5)
     assert result.statistic == pytest.approx(f_oneway(*(values[g == LABELS] for g in "abc")).statistic)
 
 
@@ -76,7 +76,7 @@ def test_permanova_in_space_adds_the_sums_of_squares_of_all_axes():
         (g == LABELS).sum() * ((points[g == LABELS].mean(axis=0) - points.mean(axis=0)) ** 2).sum() for g in "abc"
     )
     total = ((points - points.mean(axis=0)) ** 2).sum()
-    result = permanova(apart(points), LABELS, n_permutations=5)
+    result = permanova(apart(points), LABELS, statistic="pseudo-F", n_permutations=5)
     assert result.effect == pytest.approx(between / total)
     assert result.statistic == pytest.approx((between / 2) / ((total - between) / 6))
 
@@ -85,42 +85,125 @@ def test_permanova_of_non_euclidean_distances_may_be_negative_and_counts_right()
     # Members of a group are farther from each other than from the rest: more than the whole is inside.
     labels = np.array(list("aabb"))
     distances = np.where(labels[:, None] == labels, 5.0, 1.0) * (1 - np.eye(4))
-    result = permanova(distances, labels)
-    assert result.effect < 0
+    welch, result = (permanova(distances, labels, statistic=each) for each in ("welch", "pseudo-F"))
+    assert welch.effect == result.effect < 0
     assert result.statistic == pytest.approx(pseudo_f(distances, labels))
-    assert result.p_value == 1.0
+    assert welch.p_value == result.p_value == 1.0
+
+
+def welch(distances, labels, blocks=None, units=None):
+    """Welch's statistic by coordinates of the samples, one group against the others at a time."""
+    n = len(labels)
+    gram = -0.5 * distances**2
+    gram = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
+    values, vectors = np.linalg.eigh(gram)
+    places = vectors * np.sqrt(np.maximum(values, 0))
+    blocks = np.zeros(n) if blocks is None else np.asarray(blocks)
+    units = np.arange(n) if units is None else np.asarray(units)
+    nuisance = (blocks[:, None] == np.unique(blocks)).astype(float)
+    names = np.unique(labels)
+    freedom = n - np.linalg.matrix_rank(np.hstack([nuisance, labels[:, None] == names]))
+    shares = []
+    for name in names:
+        columns = np.column_stack([nuisance, labels == name])
+        coefficient, *_ = np.linalg.lstsq(columns, places, rcond=None)
+        left = places - columns @ coefficient
+        contrast = columns[:, -1] - nuisance @ np.linalg.lstsq(nuisance, columns[:, -1], rcond=None)[0]
+        hat = columns @ np.linalg.pinv(columns)
+        variance = 0
+        for unit in np.unique(units):
+            own = units == unit
+            influence = contrast[own].sum() * left[own].mean(axis=0)
+            variance += (influence**2).sum() / max(1 - hat[np.ix_(own, own)].sum() / own.sum(), 1e-9)
+        t = (coefficient[-1] ** 2).sum() * (contrast**2).sum() ** 2 / variance
+        shares.append(t / (t + freedom))
+    return np.mean(shares) / (1 - np.mean(shares)) * freedom
+
+
+STATISTICS = [("pseudo-F", pseudo_f), ("welch", welch)]
 
 
 def test_the_null_holds_the_statistic_of_every_permutation():
     distances, labels = apart(coordinates(6)), np.array(list("aabbbb"))
-    result = permanova(distances, labels)
-    assert result.complete
-    expected = {round(pseudo_f(distances, labels[list(order)]), 9) for order in permutations(range(6))}
-    assert {round(f, 9) for f in [*result.null, result.statistic]} == expected
-    assert len(result.null) == 14
+    for name, oracle in STATISTICS:
+        result = permanova(distances, labels, statistic=name)
+        assert result.complete
+        expected = {round(oracle(distances, labels[list(order)]), 9) for order in permutations(range(6))}
+        assert {round(f, 9) for f in [*result.null, result.statistic]} == expected
+        assert len(result.null) == 14
 
 
-@pytest.mark.parametrize("labels", ["aabbbb", "aaabbb", "aabbcc", "abbbbb"])
+@pytest.mark.parametrize("statistic", STATISTICS, ids=lambda pair: pair[0])
+@pytest.mark.parametrize("labels", ["aabbbb", "aaabbb", "aabbcc"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_exhaustive_p_value_of_permanova_is_that_of_all_permutations(labels, seed):
+def test_exhaustive_p_value_of_permanova_is_that_of_all_permutations(labels, seed, statistic):
     distances, labels = apart(coordinates(6, seed)), np.array(list(labels))
-    result = permanova(distances, labels)
+    result = permanova(distances, labels, statistic=statistic[0])
     assert result.complete
-    assert result.p_value == pytest.approx(brute_p(lambda each: pseudo_f(distances, each), labels))
+    assert result.statistic == pytest.approx(statistic[1](distances, labels))
+    assert result.p_value == pytest.approx(brute_p(lambda each: statistic[1](distances, each), labels))
 
 
 def test_exhaustive_p_value_within_blocks_and_by_units():
     distances, labels = apart(coordinates(7)), np.array(list("abbabba"))
     blocks = np.array(list("xxxyyyy"))
-    result = permanova(distances, labels, blocks=blocks)
-    expected = brute_p(
-        lambda each: pseudo_f(distances, each), labels, lambda order: (blocks[list(order)] == blocks).all()
-    )
-    assert result.p_value == pytest.approx(expected)
-
     of_unit, units = np.array(list("abbab")), np.array([0, 0, 0, 1, 2, 3, 4])
-    result = permanova(distances, of_unit[units], blocks=units)
-    assert result.p_value == pytest.approx(brute_p(lambda each: pseudo_f(distances, each[units]), of_unit))
+    for name, oracle in STATISTICS:
+        held = {"blocks": blocks} if name == "welch" else {}
+        result = permanova(distances, labels, statistic=name, blocks=blocks)
+        expected = brute_p(
+            lambda each, oracle=oracle, held=held: oracle(distances, each, **held),
+            labels,
+            lambda order: (blocks[list(order)] == blocks).all(),
+        )
+        assert result.p_value == pytest.approx(expected)
+
+        held = {"units": units} if name == "welch" else {}
+        result = permanova(distances, of_unit[units], statistic=name, blocks=units)
+        assert result.statistic == pytest.approx(oracle(distances, of_unit[units], **held))
+        of_all = brute_p(lambda each, oracle=oracle, held=held: oracle(distances, each[units], **held), of_unit)
+        assert result.p_value == pytest.approx(of_all)
+
+
+def test_welch_of_two_groups_on_a_line_is_the_square_of_t():
+    values, labels = coordinates(12)[:, 0], np.array(list("aaaabbbbbbbb"))
+    result = permanova(abs(values[:, None] - values), labels, n_permutations=5)
+    t = ttest_ind(values[labels == "a"], values[labels == "b"], equal_var=False).statistic
+    assert result.statistic == pytest.approx(t**2)
+    alike = np.array(list("aaaaaabbbbbb"))  # with groups of equal size, both statistics order the permutations alike
+    by_both = [permanova(apart(coordinates(12)), alike, statistic=each).p_value for each in ("welch", "pseudo-F")]
+    assert by_both[0] == by_both[1]
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_few_dispersed_cases_are_not_called_different(adjusted):
+    """Five cases with three times the dispersion of fifteen controls, at the same location; benchmarks/welch.py."""
+    called = {"welch": 0, "pseudo-F": 0}
+    labels = np.repeat(["case", "control"], [5, 15])
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 43])
+        places, age = rng.normal(size=(20, 10)) * np.where(labels == "case", 3, 1)[:, None], rng.normal(size=20)
+        more = {"adjust": {"age": age}} if adjusted else {}
+        distances = apart(places + 2 * age[:, None] * adjusted)
+        for name in called:
+            found = permanova(distances, labels, statistic=name, n_permutations=99, **more)
+            called[name] += found.p_value <= 0.05
+    assert called["welch"] <= 9
+    assert called["pseudo-F"] >= 24
+
+
+def test_many_pairs_take_no_longer_than_few_blocks():
+    """The columns of 300 pairs are never permuted: 999 orders of 300 columns would take minutes."""
+    rng = np.random.default_rng(0)
+    pair, visit = np.repeat(np.arange(300), 2), np.tile(["before", "after"], 300)
+    places = rng.normal(size=(300, 3))[pair] + rng.normal(size=(600, 3)) + 0.3 * (visit == "after")[:, None]
+    by_both = [permanova(apart(places), visit, blocks=pair, statistic=each) for each in ("welch", "pseudo-F")]
+    assert by_both[0].p_value == by_both[1].p_value <= 0.01
+
+
+def test_an_unknown_statistic_is_one_clear_error():
+    with pytest.raises(InvalidInputError, match="statistic to be one of 'welch', 'pseudo-F', found 'F'"):
+        permanova(apart(coordinates()), LABELS, statistic="F")
 
 
 def test_exhaustive_p_values_of_the_other_tests():
@@ -133,10 +216,11 @@ def test_exhaustive_p_values_of_the_other_tests():
 
 def test_perfect_separation_counts_its_mirror_image():
     positions = np.array([0.0, 0, 0, 1, 1, 1])
-    result = permanova(abs(positions[:, None] - positions), list("aaabbb"))
-    assert result.statistic == np.inf
-    assert result.effect == pytest.approx(1.0)
-    assert result.p_value == 2 / 20
+    for name in ("welch", "pseudo-F"):
+        result = permanova(abs(positions[:, None] - positions), list("aaabbb"), statistic=name)
+        assert result.statistic > 1e9
+        assert result.effect == pytest.approx(1.0)
+        assert result.p_value == 2 / 20
 
 
 def bounded(distances, labels):

@@ -12,7 +12,16 @@ import pytest
 import heatmover as hm
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.statistics import Design, distance_correlation, explained_variation, permanova, permanova_design
+from heatmover.statistics import (
+    Design,
+    dispersion,
+    distance_correlation,
+    explained_variation,
+    neighbor_enrichment,
+    permanova,
+    permanova_design,
+)
+from heatmover.statistics.manifold import smoothness
 from heatmover.study import InMemory, StudyParameters
 from heatmover.study.examination import Pairs, design_of, examine, examine_design
 from heatmover.study.scale import InPieces
@@ -48,8 +57,15 @@ def test_adjusted_findings_are_those_of_the_tests(pairs):
     assert visit.explained == explained_variation(distances**0.5, table["visit"], adjust=covariates)
     number = distance_correlation(distances, table["age"], adjust=covariates, **SETTINGS)
     assert (age.answer.p_value, age.answer.statistic) == (number.p_value, number.statistic)
-    assert list(visit.tests) == ["permanova"]
-    assert list(age.tests) == ["distance correlation"]
+    assert list(visit.tests) == ["permanova", "neighbor enrichment", "dispersion", "smoothness"]
+    assert list(age.tests) == ["distance correlation", "smoothness"]
+    for test, found, more in (
+        (neighbor_enrichment, visit, {"k": 5}), (dispersion, visit, {}), (smoothness, visit, {"k": 10}),
+        (smoothness, age, {"k": 10}),
+    ):  # fmt: skip
+        values = table[found.variable]
+        alone = test(distances, values, adjust=covariates, **more, **SETTINGS)
+        assert (found.tests[alone.test].p_value, found.tests[alone.test].effect) == (alone.p_value, alone.effect)
     assert visit.adjusted == age.adjusted == ("batch",)
     assert ", adjusted for 'batch' (PERMANOVA partial R2 = " in str(visit)
     assert json.loads(json.dumps(visit.plain()))["adjusted"] == ["batch"]

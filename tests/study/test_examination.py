@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -328,6 +329,50 @@ def test_words_agree_with_the_figures():
     for found in examine(line(40, shift=0.5, seed=4), many, n_permutations=199):
         weak = not found.sure and found.answer.p_value <= 0.05
         assert found.describe().startswith("Samples may differ by ") == weak
+
+
+def dispersed(n=30):
+    """Distances of samples whose first half varies a little more, and a table with many unrelated variables."""
+    rng = np.random.default_rng(5)
+    places = rng.normal(size=(n, 2)) * np.repeat([2.0, 1.0], n // 2)[:, None]
+    table = {f"noise {i}": rng.permutation(["u", "v"] * (n // 2)) for i in range(15)}
+    return np.linalg.norm(places[:, None] - places, axis=2), {"it": np.repeat(["a", "b"], n // 2), **table}
+
+
+def test_every_test_is_judged_over_the_whole_list():
+    distances, table = dispersed()
+    found = examine(distances, table, n_permutations=199)
+    for name in ("permanova", "neighbor enrichment", "dispersion", "smoothness"):
+        expected = false_discovery([finding.tests[name].p_value for finding in found])
+        assert [finding.q_values[name] for finding in found] == expected.tolist()
+    assert [finding.q_value for finding in found] == [finding.q_values["permanova"] for finding in found]
+    assert json.loads(json.dumps(found[0].plain()))["tests"]["dispersion"]["q_value"] == found[0].q_values["dispersion"]
+    # Each of many variables at 5% would call some of them different in dispersion.
+    assert any(f.tests["dispersion"].p_value <= 0.05 < f.q_values["dispersion"] for f in found)
+    for finding in found:
+        assert ("Groups differ in dispersion" in str(finding)) == (finding.q_values["dispersion"] <= 0.05)
+
+
+def test_a_q_value_is_stated_where_it_differs():
+    distances, table = dispersed()
+    (alone,) = examine(distances, {"it": table["it"]}, n_permutations=199)
+    assert alone.dispersion().endswith(f"times the smallest, p = {alone.tests['dispersion'].p_value:.2g}).")
+    two = {"it": table["it"], "noise": table["noise 0"]}
+    found, _ = examine(distances, two, n_permutations=199)
+    p, q = found.tests["dispersion"].p_value, found.q_values["dispersion"]
+    assert p < q <= 0.05
+    assert found.dispersion().endswith(f"p = {p:.2g}, q = {q:.2g}).")
+
+
+def test_groups_are_tested_by_the_statistic_that_is_asked_for():
+    distances, groups = line(20, shift=1), list("aaaab" * 4)
+    for name in ("welch", "pseudo-F"):
+        found = only(distances, groups, statistic=name)
+        same(found.answer, permanova(distances, groups, statistic=name, **SETTINGS))
+        assert found.explained == found.answer.effect
+    same(only(distances, groups).answer, permanova(distances, groups, statistic="welch", **SETTINGS))
+    with pytest.raises(InvalidInputError, match="statistic to be one of 'welch', 'pseudo-F', found 'f'"):
+        only(distances, groups, statistic="f")
 
 
 @settings(max_examples=30, deadline=None)

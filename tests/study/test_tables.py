@@ -77,7 +77,7 @@ def test_cell_types_are_inert_too(tmp_path):
         no_calls="",
     )
     assert CellContrast.rows  # what stands in for one has the same names
-    write_table(tmp_path / "cell-types.csv", *cell_type_table(contrast))
+    write_table(tmp_path / "cell-types.csv", *cell_type_table([contrast]))
     assert read(tmp_path / "cell-types.csv")[1] == ["'-kind", "'=case", "'@control", "0.1", "-0.5"]
 
 

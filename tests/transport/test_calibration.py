@@ -57,6 +57,11 @@ def test_what_it_says_follows_from_what_it_predicts(euclidean):
     errors = np.abs(euclidean.predicted / euclidean.exact - 1)
     assert euclidean.median_error == np.median(errors)
     assert euclidean.error_90 == np.quantile(errors, 0.9)
+    guess = np.median(np.abs(np.median(euclidean.exact) / euclidean.exact - 1))
+    assert euclidean.guess_error == euclidean.plain()["guess_error"] == guess > euclidean.median_error
+    assert euclidean.describe().endswith(
+        f"A guess of the median distance for every pair differs by a median of {100 * guess:.1f}%."
+    )
     from scipy.stats import spearmanr
 
     before = hm.pairwise_distances(MODEL.transform(MEASURES))[tuple(euclidean.pairs.T)]

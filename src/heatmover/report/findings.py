@@ -11,7 +11,6 @@ from heatmover._base.words import counted, listed, percent, unused, verb
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
-from heatmover.statistics.permutations import LEVEL
 from heatmover.study.cell_types import CellContrast
 from heatmover.study.comparison import Comparison
 from heatmover.study.examination import Finding
@@ -71,7 +70,7 @@ WAYS = {
     "exact": "a dense eigendecomposition",
 }
 TESTS = {
-    "permanova": "PERMANOVA for groups (Anderson, 2001)",
+    "permanova": "PERMANOVA for groups (Anderson, 2001) with a Welch statistic (Alekseyenko, 2016)",
     "distance correlation": "distance correlation for numbers (Szekely et al., 2007)",
 }
 FURTHER = {
@@ -97,6 +96,7 @@ CITED = {
     "Journal of Business and Economic Statistics 1, 1983.",
     "(Anderson, 2001)": "Anderson MJ. A new method for non-parametric multivariate analysis of variance. Austral "
     "Ecology 26, 2001.",
+    "(Alekseyenko, 2016)": "Alekseyenko AV. Multivariate Welch t-test on distances. Bioinformatics 32, 2016.",
     "(Anderson, 2006)": "Anderson MJ. Distance-based tests for homogeneity of multivariate dispersions. Biometrics 62, "
     "2006.",
     "Szekely et al.": "Szekely GJ, Rizzo ML, Bakirov NK. Measuring and testing dependence by correlation of distances. "
@@ -222,17 +222,17 @@ def _nearest(finding: Finding) -> str:
     if test is None:
         return ""
     times = f", {test.effect:.2g} times as many as by chance" if np.isfinite(test.effect) else ""
-    return f"{100 * test.statistic:.0f}% in the same group{times} (p = {test.p_value:.2g})"
+    return f"{100 * test.statistic:.0f}% in the same group{times} ({finding.p_and_q('neighbor enrichment')})"
 
 
 def _spread(finding: Finding) -> str:
     test = finding.tests.get("dispersion")
     if test is None:
         return ""
-    if test.p_value > LEVEL:
-        return f"no evidence of a difference (p = {test.p_value:.2g})"
+    if not finding.significant("dispersion"):
+        return f"no evidence of a difference ({finding.p_and_q('dispersion')})"
     wider = f"largest {test.effect:.2g} times the smallest" if np.isfinite(test.effect) else "zero in one group"
-    return f"unequal: {wider} (p = {test.p_value:.2g})"
+    return f"unequal: {wider} ({finding.p_and_q('dispersion')})"
 
 
 def _smooth(finding: Finding) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.threads import one_blas_thread
@@ -28,6 +27,7 @@ from heatmover.statistics.permutations import (
     probability,
     restrict,
 )
+from heatmover.statistics.regression import Residuals
 
 # A column of unit length whose residual on other columns is shorter than this is treated as a linear combination of
 # these columns. Rounding errors are far smaller, and variables that are meant to differ leave a far longer residual. R
@@ -39,6 +39,10 @@ DEPENDENT = 1e-7
 NAME = r"[^\W\d][\w.]*|`[^`]+`"
 SUMMAND = re.compile(rf"(?P<sign>\+|-(?=\s*1\b))?\s*(?:1\b|(?P<product>(?:{NAME})(?:\s*[:*]\s*(?:{NAME}))*))\s*")
 GRAMMAR = "a formula of variable names joined by +, : and *"
+
+# Statistics of PERMANOVA, and their headings in tables.
+Statistic: TypeAlias = Literal["welch", "pseudo-F"]
+STATISTICS = {"welch": "Welch F", "pseudo-F": "F"}
 
 
 @final
@@ -328,11 +332,11 @@ class TermResult(ReadOnlyArrays):
     partial_r_squared
         ``sum_of_squares`` divided by the sum of ``sum_of_squares`` and the residual sum of squares.
     statistic
-        F statistic of the term, relative to the residual of the full model; infinite if there is no residual.
+        The statistic of the test, as in `permanova_design`; infinite if there is no residual.
     p_value, smallest_p, null, complete
-        As in `heatmover.statistics.TestResult`; ``null`` contains the F statistic of every permutation. If the term is
-        permuted within blocks, the p-value compares ``null`` with an F statistic that is computed with the blocks held
-        fixed too. This F statistic differs from ``statistic``.
+        As in `heatmover.statistics.TestResult`; ``null`` contains the statistic of every permutation. If the term is
+        permuted within blocks, the p-value compares ``null`` with a statistic that is computed with the blocks held
+        fixed too. This statistic differs from a pseudo-F in ``statistic``.
     blocks
         How blocks restrict the permutations of this term, as in the attribute ``how`` of
         `heatmover.statistics.permutations.Restriction`.
@@ -373,8 +377,8 @@ class DesignResult:
 
     Attributes
     ----------
-    by
-        ``"terms"`` or ``"margin"``, as in `permanova_design`.
+    by, tested_by
+        ``"terms"`` or ``"margin"``, and ``"welch"`` or ``"pseudo-F"``: ``by`` and ``statistic`` of `permanova_design`.
     terms
         Results of the tests, one per term.
     residual_degrees_of_freedom, residual_sum_of_squares
@@ -389,7 +393,7 @@ class DesignResult:
     >>> places = rng.normal(size=20) + 2 * (batch == "b2") + (condition == "case")
     >>> design = Design.from_columns({"batch": batch, "condition": condition})
     >>> print(permanova_design(abs(places[:, None] - places), design))
-    term       df  sum of squares  R2     partial R2  F     p
+    term       df  sum of squares  R2     partial R2  Welch F  p
     batch      1   10.72           0.421  0.462       14.6  0.002
     condition  1   2.225           0.087  0.151       3.03  0.098
     residual   17  12.49           0.491
@@ -402,6 +406,7 @@ class DesignResult:
     residual_sum_of_squares: float
     total_degrees_of_freedom: int
     total_sum_of_squares: float
+    tested_by: Statistic = "welch"
 
     def __getitem__(self, term: str) -> TermResult:
         for result in self.terms:
@@ -418,6 +423,7 @@ class DesignResult:
         """Return the table as plain values for JSON."""
         return {
             "by": self.by,
+            "statistic": self.tested_by,
             "terms": [result.plain() for result in self.terms],
             "residual": {
                 "degrees_of_freedom": self.residual_degrees_of_freedom,
@@ -442,7 +448,7 @@ class DesignResult:
         ]
 
     def __str__(self) -> str:
-        heading = ("term", "df", "sum of squares", "R2", "partial R2", "F", "p")
+        heading = ("term", "df", "sum of squares", "R2", "partial R2", STATISTICS[self.tested_by], "p")
         lines = [heading, *self.rows()]
         widths = [max(len(line[place]) for line in lines if len(line) > place) for place in range(len(heading))]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip()
@@ -474,6 +480,15 @@ class Spaces(NamedTuple):
         """Number of samples minus the rank of all columns."""
         return int(len(self.fixed) - sum(part.shape[1] for part in self))
 
+    def regressors(self, columns: Float64) -> Float64:
+        """Return the parts of the columns in the tested space, scaled to unit length, ``(n_samples, n_regressors)``."""
+        if self.tested.shape[1] == 1:  # the columns of two groups are the same regressor
+            return self.tested
+        parts = self.tested @ (self.tested.T @ columns)
+        lengths = np.linalg.norm(parts, axis=0)
+        varying = lengths > DEPENDENT * np.linalg.norm(columns, axis=0)
+        return np.asarray(parts[:, varying] / lengths[varying])
+
 
 @one_blas_thread()
 def permanova_design(
@@ -481,6 +496,7 @@ def permanova_design(
     design: Design,
     *,
     by: Literal["terms", "margin"] = "margin",
+    statistic: Statistic = "welch",
     blocks: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
@@ -488,8 +504,8 @@ def permanova_design(
     """Test the terms of a design, each with other terms held fixed (McArdle and Anderson 2001).
 
     The test fits the fixed terms and permutes the residuals (Freedman and Lane 1983). The effect of a fixed term is
-    therefore not attributed to an associated tested term. Sums of squares, F and degrees of freedom agree with R's
-    ``vegan::adonis2``.
+    therefore not attributed to an associated tested term. Sums of squares, pseudo-F and degrees of freedom agree with
+    R's ``vegan::adonis2``.
 
     Parameters
     ----------
@@ -500,6 +516,8 @@ def permanova_design(
     by
         ``"margin"``: test each term with all other terms held fixed; a term that is part of an interaction is not
         tested. ``"terms"``: test each term with the preceding terms held fixed.
+    statistic
+        As in `permanova`: ``"pseudo-F"`` is the F of ``vegan::adonis2``.
     blocks, n_permutations, random_state
         As in `permanova`. Residuals are permuted within blocks, and the blocks are held fixed too. If the term is
         constant within blocks, the mean residuals of whole blocks are permuted.
@@ -518,6 +536,7 @@ def permanova_design(
     ('condition', 'age', 'condition:age')
     """
     check_option("by", by, ("terms", "margin"))
+    check_option("statistic", statistic, tuple(STATISTICS))
     matrix = check_distances(distances)
     if design.n_samples != len(matrix):
         raise InvalidInputError(
@@ -529,20 +548,28 @@ def permanova_design(
     results = []
     for term, spaces, restriction in _set_up(design, by, blocks):
         within = within_blocks(spaces, restriction, quoted(term.name))
-        share, null, complete = residual_test(gram, within, restriction, n_permutations, random_state)
+        regressors = within.regressors(term.columns) if statistic == "welch" else None
+        share, null, complete = residual_test(gram, within, restriction, n_permutations, random_state, regressors)
         p, smallest = probability(share, null, complete)
-        fixed, explained, rest = (float(np.einsum("ij,ij->", part, gram @ part)) for part in spaces)
-        residual = total - fixed - explained - rest
+        explained, residual = sums_of_squares(gram, spaces)
         freedom, left = spaces.tested.shape[1], spaces.residual_degrees_of_freedom
         partial = explained / (explained + residual) if explained + residual > 0 else 0.0
+        if statistic == "welch":
+            f = f_ratio(np.append(share, null), 1, within.residual_degrees_of_freedom)
+        else:
+            f = np.append(
+                f_ratio(np.array([partial]), freedom, left),
+                f_ratio(null, within.tested.shape[1], within.residual_degrees_of_freedom),
+            )
         results.append(
             TermResult(
-                term.name, freedom, explained * unit**2, explained / total if total > 0 else 0.0, partial,
-                float(f_ratio(np.array([partial]), freedom, left)[0]), p, smallest,
-                f_ratio(null, within.tested.shape[1], within.residual_degrees_of_freedom), complete, restriction.how,
+                term.name, freedom, explained * unit**2, explained / total if total > 0 else 0.0, partial, float(f[0]),
+                p, smallest, f[1:], complete, restriction.how,
             )
         )  # fmt: skip
-    return DesignResult(by, tuple(results), left, residual * unit**2, len(matrix) - 1, total * unit**2)
+    return DesignResult(
+        by, tuple(results), left, residual * unit**2, len(matrix) - 1, total * unit**2, tested_by=statistic
+    )
 
 
 def check_design(design: Design, *, by: Literal["terms", "margin"] = "margin", blocks: Any | None = None) -> None:
@@ -604,7 +631,7 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
     """
     if restriction.within is None:
         return spaces
-    blocks = np.eye(int(restriction.within.max()) + 1)[restriction.within]
+    blocks = block_basis(len(spaces.fixed), restriction.within)
     fixed = np.hstack([spaces.fixed, orthonormal(blocks, spaces.fixed)])
     tested = orthonormal(spaces.tested, fixed)
     if not tested.shape[1]:
@@ -626,6 +653,12 @@ def f_ratio(share: Float64, freedom: int, left: int) -> Float64:
     """Return F from ``share``, ``SS_term / (SS_term + SS_residual)``; F is infinite for a share of 1."""
     rest = np.maximum(1 - share, 0.0) / left
     return np.divide(share / freedom, rest, out=np.full_like(share, np.inf), where=rest > 0)
+
+
+def sums_of_squares(gram: Float64, spaces: Spaces) -> tuple[float, float]:
+    """Return the sum of squares that a term explains, and the residual sum of squares."""
+    fixed, explained, rest = (float(np.einsum("ij,ij->", part, gram @ part)) for part in spaces)
+    return explained, float(np.trace(gram)) - fixed - explained - rest
 
 
 def gower(matrix: Float64) -> Float64:
@@ -734,8 +767,93 @@ def blocks_of_one_value(values: npt.NDArray[Any], restriction: Restriction) -> t
     return int((counts == 1).sum()), len(counts)
 
 
+def distances_without(distances: Float64, design: Design, together: Float64) -> Float64:
+    """Return the distances between samples after the linear effect of covariates is removed.
+
+    Parameters
+    ----------
+    distances
+        Distances between samples, ``(n_samples, n_samples)``.
+    design
+        Covariates.
+    together
+        Orthonormal basis of the columns that are fitted together with the covariates, but whose effect remains, such as
+        the mean, blocks or groups; ``(n_samples, rank)``.
+    """
+    columns = design.columns - design.columns.mean(axis=0)
+    columns /= np.linalg.norm(columns, axis=0)
+    inside = columns - together @ (together.T @ columns)
+    fit, gram = np.linalg.pinv(inside, rcond=DEPENDENT), gower(distances)
+    half = gram - columns @ (fit @ gram)
+    left = half - (half @ fit.T) @ columns.T
+    squares = left.diagonal()
+    result = np.sqrt(np.abs(squares + squares[:, None] - left - left.T))  # non-Euclidean distances, as in Anderson 2006
+    # Samples that coincide after the adjustment are apart by the root of a rounding error.
+    return np.asarray(np.where(result > DEPENDENT * distances.max(), result, 0.0))
+
+
+def residualized(
+    columns: Float64, design: Design, restriction: Restriction, what: str
+) -> tuple[Float64, Callable[[Float64], Float64]]:
+    """Return a basis of the covariates, and a function that residualizes rows of numbers, ``(n_rows, n_samples)``.
+
+    If whole blocks are permuted, each block has a single number, which is residualized on the mean covariates of the
+    block.
+
+    Parameters
+    ----------
+    columns
+        Columns of the tested variable, ``(n_samples, n_columns)``.
+    design
+        Covariates.
+    restriction
+        Restriction of the permutations by blocks.
+    what
+        Name of the tested variable in messages.
+    """
+    fixed = within_blocks(spaces_given(columns, design, what), restriction, what).fixed
+    units = np.arange(len(columns)) if restriction.units is None else restriction.units
+    first = np.unique(units, return_index=True)[1]
+    sizes = np.bincount(units)
+    means = np.stack([np.bincount(units, weights=column) / sizes for column in fixed.T], axis=1)
+    mean = np.full((len(sizes), 1), 1 / np.sqrt(len(sizes)))
+    basis = np.hstack([mean, orthonormal(means, mean)])
+
+    def residuals(rows: Float64) -> Float64:
+        of_units = rows[:, first]
+        return np.asarray((of_units - (of_units @ basis) @ basis.T)[:, units])
+
+    if np.abs(residuals(columns.T)).max() <= DEPENDENT * np.abs(columns).max():
+        raise InvalidInputError(
+            f"{what} that differs between blocks after adjustment for the covariates",
+            f"no remaining difference between {counted(len(sizes), 'block')}",
+            "adjust for fewer covariates",
+        )
+    return fixed, residuals
+
+
+def permuted_residuals(
+    columns: Float64, design: Design, restriction: Restriction, what: str
+) -> tuple[Int64, Callable[[Int64], Iterable[Float64]]]:
+    """Return the values to permute, ``(n_samples,)``, and a function of their permutations, ``(n_rows, n_samples)``.
+
+    The function returns for each column its permuted residuals, ``(n_rows, n_samples)``. Permuted residuals correlate
+    with the covariates by chance, so they are residualized again. The parameters are the parameters of `residualized`.
+    """
+    _, residuals = residualized(columns, design, restriction, what)
+    observed = residuals(columns.T)
+    units = np.arange(len(columns)) if restriction.units is None else restriction.units
+    places = np.unique(units, return_index=True)[1][units]
+    return places, lambda orders: (residuals(column[orders]) for column in observed)
+
+
 def residual_test(
-    gram: Float64, spaces: Spaces, restriction: Restriction, n_permutations: int, random_state: RandomState
+    gram: Float64,
+    spaces: Spaces,
+    restriction: Restriction,
+    n_permutations: int,
+    random_state: RandomState,
+    regressors: Float64 | None = None,
 ) -> tuple[float, Float64, bool]:
     """Test a term by permuting the residuals that the terms held fixed leave (Freedman and Lane 1983).
 
@@ -749,11 +867,14 @@ def residual_test(
         Restriction of the permutations by blocks.
     n_permutations, random_state
         As in `heatmover.statistics.permutations.permute`.
+    regressors
+        `Spaces.regressors` of the tested term for Welch's statistic; None for the pseudo-F.
 
     Returns
     -------
     share : float
-        Explained sum of squares of the term, divided by the explained plus the residual sum of squares.
+        Explained sum of squares of the term, divided by the explained plus the residual sum of squares. With
+        ``regressors``, `heatmover.statistics.regression.Residuals.welch_shares`.
     null : ndarray of shape (n_permutations,)
         This share in every permutation.
     complete : bool
@@ -763,26 +884,32 @@ def residual_test(
     unit_of = np.arange(n_samples) if restriction.units is None else restriction.units
     drawn = permute(unit_of, restriction, n_permutations=n_permutations, random_state=random_state)
     first = np.unique(unit_of, return_index=True)[1]
-    left = without(gram, spaces.fixed)
-    left = (left + left.T) / 2
-    # The fixed space is needed because permuting blocks of unequal size changes the mean of the residuals.
-    basis = np.hstack([spaces.tested, spaces.rest, spaces.fixed])
+    # The fixed space is needed because permuting blocks of unequal size changes the mean of the residuals. Permuting
+    # samples within blocks does not change the means of the blocks, so the columns of the blocks are left out. With
+    # hundreds of pairs, they would take most of the time.
+    fixed, known = spaces.fixed, np.zeros((n_samples, 0))
+    if restriction.units is None:
+        known = block_basis(n_samples, restriction.within)
+        fixed = orthonormal(fixed, known)
+    tested = spaces.tested if regressors is None else regressors
+    basis, n_tested = np.hstack([tested, spaces.rest, fixed]), tested.shape[1]
     # Let E be the matrix of inner products of the residuals, and M the matrix that permutes the residuals. A basis Q
     # explains the trace of Q' M E M' Q. In M' Q the sums of Q over blocks are permuted and spread evenly over the
     # samples of each block; deviations of Q from the means of the blocks do not change.
-    sizes = np.bincount(unit_of).astype(np.float64)
-    onto = sp.csr_array((np.ones(n_samples), (unit_of, np.arange(n_samples))))
+    residuals = Residuals.of(without(gram, spaces.fixed), unit_of, known, spaces.residual_degrees_of_freedom)
+    left, onto, sizes = residuals.left, residuals.onto, residuals.sizes
     sums = onto @ basis
     within = basis - (sums / sizes[:, None])[unit_of]
-    squared_means = np.asarray(onto.multiply(onto @ left).sum(axis=1)).ravel() / sizes**2
     total = float(np.trace(left))
 
     def shares(orders: Int64) -> Float64:
         moved = (sums[orders] / sizes[:, None])[:, unit_of] + within  # (n_orders, n_samples, rank)
+        if regressors is not None:
+            return residuals.welch_shares(moved, n_tested, orders, sums[orders])
         flat = np.ascontiguousarray(moved.transpose(1, 0, 2)).reshape(n_samples, -1)
         squares = np.einsum("ij,ij->j", flat, left @ flat).reshape(len(orders), -1)
-        explained = squares[:, : spaces.tested.shape[1]].sum(axis=1)
-        residual = total + (sizes[orders] - sizes) @ squared_means - squares.sum(axis=1)
+        explained = squares[:, :n_tested].sum(axis=1)
+        residual = total + (sizes[orders] - sizes) @ residuals.squared_means - squares.sum(axis=1)
         both = explained + residual
         return np.asarray(np.divide(explained, both, out=np.zeros_like(both), where=both > 0))
 
@@ -790,3 +917,51 @@ def residual_test(
         lambda part: shares(drawn.shuffled[part, first]), len(drawn.shuffled), n_samples, columns=basis.shape[1]
     )
     return float(shares(np.arange(len(first))[None])[0]), null, drawn.complete
+
+
+def label_test(
+    gram: Float64,
+    spaces: Spaces,
+    codes: Int64,
+    restriction: Restriction,
+    n_permutations: int,
+    random_state: RandomState,
+) -> tuple[float, Float64, bool]:
+    """Test groups with Welch's statistic by permuting their labels, if there are no covariates.
+
+    Parameters
+    ----------
+    gram, restriction, n_permutations, random_state
+        As in `residual_test`.
+    spaces
+        Spaces of the groups, and of the mean or of the blocks within which labels are permuted.
+    codes
+        Group of each sample as a code from 0 on, ``(n_samples,)``.
+
+    Returns
+    -------
+    share, null, complete
+        As from `residual_test`. The number of permutations is the number of ways to assign the labels.
+    """
+    n_samples, n_groups = len(codes), int(codes.max()) + 1
+    unit_of = np.arange(n_samples) if restriction.units is None else restriction.units
+    known = block_basis(n_samples, restriction.within)
+    residuals = Residuals.of(without(gram, spaces.fixed), unit_of, known, spaces.residual_degrees_of_freedom)
+    compared = np.arange(n_groups if n_groups > 2 else 1)  # two groups have the same contrast
+
+    def shares(groupings: Int64) -> Float64:
+        members = (groupings[:, :, None] == compared).astype(np.float64)
+        contrasts = members - known @ (known.T @ members)
+        lengths = np.linalg.norm(contrasts, axis=1, keepdims=True)
+        safe = np.where(lengths > DEPENDENT, lengths, np.inf)  # a group that fills its blocks has no contrast
+        return residuals.welch_shares(contrasts / safe, len(compared))
+
+    drawn = permute(codes, restriction, n_permutations=n_permutations, random_state=random_state)
+    null = by_blocks(lambda part: shares(drawn.shuffled[part]), *drawn.shuffled.shape, columns=len(compared))
+    return float(shares(codes[None])[0]), null, drawn.complete
+
+
+def block_basis(n_samples: int, within: Int64 | None) -> Float64:
+    """Return an orthonormal basis of the means of blocks, ``(n_samples, n_blocks)``; without blocks, of the mean."""
+    codes = np.zeros(n_samples, dtype=np.int64) if within is None else np.unique(within, return_inverse=True)[1]
+    return np.asarray((np.eye(int(codes.max()) + 1) / np.sqrt(np.bincount(codes)))[codes])

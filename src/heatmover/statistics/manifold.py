@@ -16,6 +16,7 @@ from heatmover._base.threads import one_blas_thread
 from heatmover._base.types import Float64, Int64, Intp
 from heatmover._base.validation import RandomState, as_array, check_at_most, check_random_state, import_extra
 from heatmover.graphs.spectrum import normalize
+from heatmover.statistics.designs import as_design, block_basis, distances_without, permuted_residuals
 from heatmover.statistics.metrics import edges_between_near, neighbors_with_ties
 from heatmover.statistics.permutations import (
     TestResult,
@@ -254,6 +255,7 @@ def smoothness(
     *,
     k: int = 10,
     blocks: Any | None = None,
+    adjust: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
 ) -> TestResult:
@@ -271,6 +273,10 @@ def smoothness(
     blocks
         As in `heatmover.statistics.permanova`. If whole blocks are permuted, two samples of one block are not treated
         as neighbors, because they always have the same value.
+    adjust
+        Covariates to hold fixed, as in `heatmover.statistics.permanova`. The linear effect of the covariates is removed
+        from the distances and from the signal, and the residuals of the signal are permuted. The sum over edges is then
+        divided by the sum of squares of the residuals.
     n_permutations, random_state
         As in `heatmover.statistics.permanova`.
 
@@ -303,17 +309,30 @@ def smoothness(
         # 2.
         variance = float(len(values) - (np.bincount(values) ** 2).sum() / len(values)) / (2 * (len(values) - 1))
     restriction = restrict(values, blocks)
+    residuals = None
+    if adjust is not None:
+        design = as_design(adjust, len(values))
+        matrix = distances_without(matrix, design, block_basis(len(values), restriction.within))
+        columns: Float64 = np.eye(len(names))[values] if names else np.asarray(values)[:, None]
+        what = "groups" if names else "a number"
+        values, residuals = permuted_residuals(columns, design, restriction, what)
     first, second = _edges_elsewhere(matrix, restriction.units, count)
 
     def roughness(rows: npt.NDArray[Any]) -> Float64:
+        if residuals is not None:
+            sums, squares = np.zeros(len(rows)), np.full(len(rows), np.finfo(float).tiny)
+            for each in residuals(rows):
+                sums += ((each[:, first] - each[:, second]) ** 2).sum(axis=1)
+                squares += (each**2).sum(axis=1)
+            return np.asarray(sums / squares)
         differences = rows[:, first] != rows[:, second] if names else (rows[:, first] - rows[:, second]) ** 2
         return np.asarray(differences.sum(axis=1), dtype=np.float64)
 
     observed, null, complete = null_distribution(roughness, values, restriction, n_permutations, random_state)
     usual = 2 * first.size * variance
-    if blocks is not None:
-        # Blocks restrict the possible orders, so the formula for the mean over all orders does not hold. Average over
-        # the permutations instead.
+    if blocks is not None or adjust is not None:
+        # Blocks and covariates change the possible values, so the formula for the mean over all orders does not hold.
+        # Average over the permutations instead.
         usual = (float(null.sum()) + observed) / (len(null) + 1)
     null, observed = null / (usual or 1.0), observed / (usual or 1.0)
     p, smallest = probability(observed, null, complete, smaller=True)

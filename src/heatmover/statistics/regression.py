@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from heatmover._base.types import Bool, Float64, Int64
 from heatmover.statistics.permutations import false_discovery, within_reach
@@ -145,6 +146,98 @@ def gram_statistics(gram: Float64, regression: Regression) -> Float64:
     least = LEAST_VARIANCE * float(squares.mean()) + np.finfo(float).tiny
     statistics = np.maximum(apart, 0) / np.maximum(variance, least)
     return np.asarray(np.where(regression.coefficients.any(axis=1), statistics, np.inf))
+
+
+class Residuals(NamedTuple):
+    """Residuals of samples, represented by their inner products, and the units that are permuted.
+
+    Attributes
+    ----------
+    left
+        Inner products of the residuals that the fixed columns leave, ``(n_samples, n_samples)``.
+    onto
+        Sums over the samples of each unit, ``(n_units, n_samples)``.
+    sizes, squared_means
+        Number of samples and squared length of the mean residual of each unit, ``(n_units,)``.
+    known
+        Leverage of each unit in fixed columns that no permutation changes, ``(n_units,)``.
+    degrees_of_freedom
+        Degrees of freedom of the residual sum of squares.
+    """
+
+    left: Float64
+    onto: sp.csr_array
+    sizes: Float64
+    squared_means: Float64
+    known: Float64
+    degrees_of_freedom: int
+
+    @classmethod
+    def of(cls, left: Float64, unit_of: Int64, known: Float64, degrees_of_freedom: int) -> Residuals:
+        """Return residuals from their inner products and the unit of each sample.
+
+        Parameters
+        ----------
+        left, degrees_of_freedom
+            Attributes of the result.
+        unit_of
+            Unit of each sample as a code from 0 on, ``(n_samples,)``.
+        known
+            Orthonormal basis of the fixed columns that no permutation changes, ``(n_samples, rank)``.
+        """
+        left = (left + left.T) / 2
+        sizes = np.bincount(unit_of).astype(np.float64)
+        onto = sp.csr_array((np.ones(len(left)), (unit_of, np.arange(len(left)))))
+        squared_means = np.asarray(onto.multiply(onto @ left).sum(axis=1)).ravel() / sizes**2
+        return cls(left, onto, sizes, squared_means, ((onto @ known) ** 2).sum(axis=1) / sizes, degrees_of_freedom)
+
+    def welch_shares(
+        self, moved: Float64, n_tested: int, orders: Int64 | None = None, sums: Float64 | None = None
+    ) -> Float64:
+        """Return Welch's statistic as a share from 0 to 1, averaged over the regressors, ``(n_orders,)``.
+
+        The statistic of a regressor is its squared coefficient divided by the variance of the coefficient, in which
+        every unit has its own variance (White 1980, with the leverages of MacKinnon and White 1985). For two groups
+        without covariates this is the square of Welch's t. A statistic t becomes the share ``t / (t + f)`` with the
+        residual degrees of freedom f. The share is bounded, so one group without dispersion does not dominate the mean.
+
+        Parameters
+        ----------
+        moved
+            Columns of length 1 in every order, ``(n_orders, n_samples, n_columns)``. The first ``n_tested`` are the
+            regressors, each orthogonal to all fixed columns. The others are orthogonal fixed columns.
+        n_tested
+            Number of regressors.
+        orders
+            Unit to whose place each unit moves, ``(n_orders, n_units)``; None if no unit moves.
+        sums
+            Sums of the columns over the units at these places, ``(n_orders, n_units, n_columns)``; None if no unit
+            moves.
+        """
+        n_samples, n_orders, n_units = len(self.left), len(moved), len(self.sizes)
+        flat = np.ascontiguousarray(moved.transpose(1, 0, 2)).reshape(n_samples, -1)
+        along = self.left @ flat
+        if sums is None:
+            sums = (self.onto @ flat).reshape(n_units, n_orders, -1).transpose(1, 0, 2)
+        sizes, known = (each[None] if orders is None else each[orders] for each in (self.sizes, self.known))
+        # Inner products of the mean residual of each unit with the coefficients, and of the coefficients.
+        means = (self.onto @ along / self.sizes[:, None]).reshape(n_units, n_orders, -1).transpose(1, 0, 2)
+        products = moved.transpose(0, 2, 1) @ along.reshape(n_samples, n_orders, -1).transpose(1, 0, 2)
+        at, leverages = sums / sizes[..., None], sums**2 / sizes[..., None]
+        fixed, own, held = at[..., n_tested:], at[..., :n_tested], products[:, n_tested:]
+        squares = self.squared_means + (
+            (fixed @ held[..., n_tested:] - 2 * means[..., n_tested:]) * fixed
+        ).sum(axis=2)  # fmt: skip
+        explained = products.diagonal(axis1=1, axis2=2)[:, :n_tested]
+        crossed = means[..., :n_tested] - fixed @ held[..., :n_tested]
+        residuals = squares[..., None] - 2 * own * crossed + own**2 * explained[:, None]
+        # A unit with a leverage of 1 has a residual of zero, so the divisor does not matter.
+        others = known[..., None] + leverages[..., n_tested:].sum(axis=2, keepdims=True)
+        unexplained = np.maximum(1 - others - leverages[..., :n_tested], 1e-9)
+        variances = (sums[..., :n_tested] ** 2 * np.maximum(residuals, 0) / unexplained).sum(axis=1)
+        least = LEAST_VARIANCE * float(np.trace(self.left)) / n_samples
+        both = np.abs(explained) + self.degrees_of_freedom * np.maximum(variances, least)
+        return np.asarray(np.divide(explained, both, out=np.zeros_like(both), where=both > 0).mean(axis=1))
 
 
 def two_sided(statistics: Float64) -> Float64:

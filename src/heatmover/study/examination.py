@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from heatmover._base.progress import SILENT, Progress
 from heatmover._base.types import Bool, Float64, Int64
-from heatmover._base.validation import LabelNames, RandomState, check_integer
+from heatmover._base.validation import LabelNames, RandomState, check_integer, check_option
 from heatmover._base.words import counted, find, naturally, percent, quoted, verb
 from heatmover.errors import InvalidInputError, Sentence, the_argument
 from heatmover.measures import is_missing
@@ -29,7 +29,14 @@ from heatmover.statistics import (
     permanova,
     permanova_design,
 )
-from heatmover.statistics.designs import as_design, blocks_of_one_value, check_mixed, spaces_given
+from heatmover.statistics.designs import (
+    STATISTICS,
+    Statistic,
+    as_design,
+    blocks_of_one_value,
+    check_mixed,
+    spaces_given,
+)
 from heatmover.statistics.manifold import smoothness
 from heatmover.statistics.permutations import (
     LEVEL,
@@ -242,7 +249,13 @@ class Finding:
         The first test determines whether the variable is associated with the distances. Empty if the variable cannot be
         tested; ``note`` then states the reason.
     q_value
-        False discovery rate among all examined variables (Benjamini and Hochberg); None without tests.
+        False discovery rate of the first test among all examined variables (Benjamini and Hochberg); None without
+        tests.
+    q_values
+        False discovery rate of every test in ``tests`` by name. The rate of neighbor enrichment, dispersion or
+        smoothness is a rate of the whole list: of all variables for which this test was possible.
+    statistic
+        Statistic of PERMANOVA, ``"welch"`` or ``"pseudo-F"``.
     separation
         Mean distances within and between groups; None for numbers.
     blocks
@@ -256,8 +269,7 @@ class Finding:
         for numbers. The effect in ``tests`` is computed from the tested distances, which may differ from the displayed
         distances.
     adjusted
-        Names of the covariates that were held fixed. With covariates, neighbor enrichment, dispersion and smoothness
-        are not tested.
+        Names of the covariates that were held fixed in all tests.
     pairs
         Effect of the groups within blocks; None unless each block contains all groups.
     evidence
@@ -291,6 +303,8 @@ class Finding:
     pairs: Pairs | None = None
     evidence: str = ""
     interval: tuple[float, float] | None = None
+    q_values: Mapping[str, float] = field(default_factory=dict)
+    statistic: Statistic = "welch"
 
     @property
     def answer(self) -> TestResult | None:
@@ -372,6 +386,7 @@ class Finding:
                     "statistic": test.statistic if np.isfinite(test.statistic) else str(test.statistic),
                     "effect": test.effect if np.isfinite(test.effect) else str(test.effect),
                     "p_value": test.p_value,
+                    "q_value": self.q_values.get(name),
                     "smallest_p": test.smallest_p,
                     "permutations": len(test.null),
                     "complete": test.complete,
@@ -397,10 +412,7 @@ class Finding:
         if self.answer is None:
             return ""
         name, test = _plain(self.variable), "PERMANOVA " if self.kind == "groups" else ""
-        p = f"p = {self.answer.p_value:.2g}"
-        if self.q_value is not None and f"{self.q_value:.2g}" != f"{self.answer.p_value:.2g}":
-            p += f", q = {self.q_value:.2g}"
-        outcome, numbers = self.label[0], f"{test}{self.size}, {p}"
+        outcome, numbers = self.label[0], f"{test}{self.size}, {_p_and_q(self.answer.p_value, self.q_value)}"
         if outcome == "undecided":
             return f"{out_of_reach(*self.limit)} ({name}{self.adjustment}: {numbers})."
         if outcome == "none":
@@ -412,20 +424,35 @@ class Finding:
             f"Samples may {differ}{self.adjustment} ({numbers}); not significant after correction for multiple testing."
         )
 
+    def significant(self, test: str) -> bool:
+        """Return whether a test in ``tests`` is significant: its q-value among all variables is at most 5%."""
+        return self.q_values.get(test, self.tests[test].p_value) <= LEVEL
+
+    def p_and_q(self, test: str) -> str:
+        """Return the p-value of a test in ``tests`` in words, and its q-value if the q-value differs."""
+        return _p_and_q(self.tests[test].p_value, self.q_values.get(test))
+
     def dispersion(self, *, figures: bool = True) -> str:
         """Return a sentence about dispersion if the groups differ significantly in dispersion; otherwise an empty text.
+
+        Significant means that the q-value among the dispersion tests of all examined variables is at most 5%.
 
         Parameters
         ----------
         figures
-            Whether the sentence includes the ratio of dispersions and the p-value.
+            Whether the sentence includes the ratio of dispersions, the p-value and the q-value.
         """
         test = self.tests.get("dispersion")
-        if test is None or test.p_value > LEVEL:
+        if test is None or not self.significant("dispersion"):
             return ""
         ratio = f"the largest dispersion is {test.effect:.2g} times the smallest, " if np.isfinite(test.effect) else ""
-        numbers = f" ({ratio}p = {test.p_value:.2g})" if figures else ""
-        return f"Groups differ in dispersion{numbers}{', which may explain part of the effect' if self.sure else ''}."
+        numbers = f" ({ratio}{self.p_and_q('dispersion')})" if figures else ""
+        effect = ""
+        if self.sure and self.statistic == "welch":
+            effect = "; the Welch statistic of PERMANOVA allows for this difference"
+        elif self.sure:
+            effect = ", which may explain part of the effect"
+        return f"Groups differ in dispersion{numbers}{effect}."
 
     def closeness(self) -> str:
         """Return sentences on the distances within and between groups, and on nearest samples; empty for numbers."""
@@ -434,6 +461,11 @@ class Finding:
         groups = [] if self.separation is None else str(self.separation).splitlines()[: 1 if pairs else 2]
         sentences = [*pairs, *groups]
         return f"{' '.join(sentences)}{self.near_adjusted}" if sentences else ""
+
+
+def _p_and_q(p: float, q: float | None) -> str:
+    """Return a p-value in words, and the q-value if the q-value differs."""
+    return f"p = {p:.2g}" + (f", q = {q:.2g}" if q is not None and f"{q:.2g}" != f"{p:.2g}" else "")
 
 
 def _plain(name: str) -> str:
@@ -458,6 +490,7 @@ def examine(
     *,
     blocks: Any | None = None,
     adjust: Mapping[str, Sequence[object]] | Design | Any | None = None,
+    statistic: Statistic = "welch",
     shown: npt.ArrayLike | None = None,
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
@@ -483,6 +516,8 @@ def examine(
         Covariates to hold fixed: values ``(n_samples,)`` by name, none of them missing, in a mapping or a DataFrame; or
         a `heatmover.statistics.Design`. The test of a variable that is itself a covariate adjusts for the other
         covariates, but not for interactions that contain the variable.
+    statistic
+        Statistic of the test of groups, ``"welch"`` or ``"pseudo-F"``, as in `heatmover.statistics.permanova`.
     shown
         Displayed distances, ``(n_samples, n_samples)``, if they differ from the tested ``distances``. The attributes
         ``separation`` and ``explained`` of the findings are computed from the displayed distances.
@@ -499,7 +534,8 @@ def examine(
     Returns
     -------
     tuple of Finding
-        One finding for each variable, in order; q-values are computed over all findings.
+        One finding for each variable, in order. The q-values of each test are computed over all variables, so at most
+        5% of the significant results in the whole list are expected to be false.
 
     Examples
     --------
@@ -517,6 +553,8 @@ def examine(
             f"the argument shown to have the shape of the distances, {matrix.shape}", f"{displayed.shape}"
         )
     check_integer("n_permutations", n_permutations, minimum=1)
+    # An error here, because an error of a single test becomes a note of its finding.
+    check_option("statistic", statistic, tuple(STATISTICS))
     columns = _columns("variables", variables, len(matrix))
     covariates = {} if adjust is None or isinstance(adjust, Design) else _columns("adjust", adjust, len(matrix))
     read = {**covariates, **columns}
@@ -535,13 +573,25 @@ def examine(
         settings = {"n_permutations": n_permutations, "random_state": random_state}
         fixed = None if design is None else _other_terms(design, name)
         findings.append(
-            _examine((matrix, displayed), name, read[name], (tied, fixed), settings, numeric=name in numeric)
+            _examine((matrix, displayed), name, read[name], (tied, fixed), statistic, settings, numeric=name in numeric)
         )
         progress.advance()
-    tested = [finding for finding in findings if finding.answer is not None]
-    q_values = iter(false_discovery([finding.answer.p_value for finding in tested]) if tested else ())  # type: ignore[union-attr]
+    lists: dict[str, dict[int, float]] = {}  # p-values by test, then by place of the variable
+    for place, finding in enumerate(findings):
+        for number, (name, test) in enumerate(finding.tests.items()):
+            # The first tests of groups and of numbers answer the same question, so they are one list.
+            lists.setdefault(name if number else "", {})[place] = test.p_value
+    rates = {
+        name: dict(zip(p_values, false_discovery(list(p_values.values())).tolist(), strict=True))
+        for name, p_values in lists.items()
+    }
     return tuple(
-        finding if finding.answer is None else replace(finding, q_value=float(next(q_values))) for finding in findings
+        replace(
+            finding,
+            q_value=rates[""][place] if finding.tests else None,
+            q_values={name: rates[name if number else ""][place] for number, name in enumerate(finding.tests)},
+        )
+        for place, finding in enumerate(findings)
     )
 
 
@@ -550,6 +600,7 @@ def _examine(
     name: str,
     values: list[Any],
     held: tuple[Tied, Design | None],
+    statistic: Statistic,
     settings: dict[str, Any],
     *,
     numeric: bool,
@@ -561,7 +612,7 @@ def _examine(
     codes = check_labels(name, [label(value) for value in kept], len(kept)) if kind == "groups" and kept else None
     counts = {} if codes is None else dict(zip(codes[1], np.bincount(codes[0]).tolist(), strict=True))
     groups = {group: counts[group] for group in naturally(counts)}
-    finding = partial(Finding, name, kind, len(kept), n_missing, groups)
+    finding = partial(Finding, name, kind, len(kept), n_missing, groups, statistic=statistic)
     reason = _untestable(name, kept, groups)
     if reason:
         return finding(note=reason)
@@ -572,7 +623,8 @@ def _examine(
     finding = partial(finding, blocks=restriction.how, adjusted=() if fixed is None else fixed.names)
     settings = {**settings, "blocks": blocks or None}
     try:
-        results = _tests(tested, observed, None if codes is None else codes[1], restriction.units, fixed, settings)
+        names = None if codes is None else codes[1]
+        results = _tests(tested, observed, names, restriction.units, fixed, statistic, settings)
         tests = {result.test: result for result in results}
         explained = 0.0 if codes is None else explained_variation(CheckedDistances(displayed), codes[0], adjust=fixed)
         pairs = (
@@ -608,24 +660,22 @@ def _tests(
     groups: tuple[str, ...] | None,
     unit_of: Int64 | None,
     fixed: Design | None,
+    statistic: Statistic,
     settings: dict[str, Any],
 ) -> Iterator[TestResult]:
     near, distances = min(NEIGHBORS_OF_SIGNALS, len(matrix) - 1), CheckedDistances(matrix)
     if groups is None:
         yield distance_correlation(distances, values, adjust=fixed, **settings)
-        if fixed is None:
-            yield smoothness(distances, values, k=near, **settings)
+        yield smoothness(distances, values, k=near, adjust=fixed, **settings)
         return
     labels = np.asarray(groups, dtype=object)[values]
-    yield permanova(distances, labels, adjust=fixed, **settings)
-    if fixed is not None:  # the remaining tests cannot be adjusted for covariates
-        return
+    yield permanova(distances, labels, statistic=statistic, adjust=fixed, **settings)
     elsewhere = len(matrix) - (1 if unit_of is None else int(np.unique(unit_of, return_counts=True)[1].max()))
-    yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), **settings)
+    yield neighbor_enrichment(distances, labels, k=min(NEIGHBORS_OF_LABELS, elsewhere), adjust=fixed, **settings)
     of_group = values if unit_of is None else values[np.unique(unit_of, return_index=True)[1]]
     if np.bincount(of_group).min() >= 2:  # a group of one sample has no dispersion
-        yield dispersion(distances, labels, **settings)
-    yield smoothness(distances, labels, k=near, **settings)
+        yield dispersion(distances, labels, adjust=fixed, **settings)
+    yield smoothness(distances, labels, k=near, adjust=fixed, **settings)
 
 
 def _pairs(
@@ -655,6 +705,7 @@ def examine_design(
     design: Design,
     *,
     by: Literal["terms", "margin"] = "margin",
+    statistic: Statistic = "welch",
     blocks: Any | None = None,
     shown: npt.ArrayLike | None = None,
     n_permutations: int = 999,
@@ -666,7 +717,7 @@ def examine_design(
     ----------
     distances, blocks, shown, n_permutations, random_state
         As in `examine`.
-    design, by
+    design, by, statistic
         As in `heatmover.statistics.permanova_design`.
 
     Examples
@@ -678,6 +729,7 @@ def examine_design(
     """
     settings: dict[str, Any] = {
         "by": by,
+        "statistic": statistic,
         "blocks": _tied(blocks, design.n_samples) or None,
         "random_state": random_state,
     }

@@ -204,6 +204,11 @@ class Calibration(ReadOnlyArrays):
     n_drawn: int = 0
     drawing_bias: float = 0.0
 
+    @property
+    def guess_error(self) -> float:
+        """Return the median relative error of a guess: the median of the exact distances, for every pair."""
+        return float(np.median(np.abs(np.median(self.exact) / self.exact - 1)))
+
     def distances(self, distances: npt.ArrayLike) -> Float64:
         """Convert L1 distances of ``model`` to real units.
 
@@ -248,12 +253,13 @@ class Calibration(ReadOnlyArrays):
             f"Distances are {MEANINGS.get(self.ground, METRIC)} ({self.ground}). "
             f"The exact distances of {counted(len(self.pairs), 'pair')} of samples were computed. Cross-validated "
             f"predictions differ from the exact distances by a median of {_percent(self.median_error)}, and for 90% of "
-            f"the pairs by at most {_percent(self.error_90)}."
+            f"the pairs by at most {_percent(self.error_90)}. A guess of the median distance for every pair differs by "
+            f"a median of {_percent(self.guess_error)}."
         )
 
     def plain(self) -> dict[str, Any]:
         """Return a summary as plain values for JSON: unit, number of pairs with exact distances, errors."""
-        errors = ("median_error", "error_90", "linear_error", "spearman", "spearman_uncalibrated")
+        errors = ("median_error", "error_90", "guess_error", "linear_error", "spearman", "spearman_uncalibrated")
         names = ("ground", *errors, "n_drawn", "drawing_bias")
         return {name: getattr(self, name) for name in names} | {"n_pairs": len(self.pairs)}
 
