@@ -188,7 +188,6 @@ ENTRIES = (
     Entry("paper/covid.py", ("covid", "covid_stages"), 7, rests=("distances", "pieces", "statistics", "baselines")),
     Entry("dispersion.py --runs 200 --record", ("dispersion",), 8, rests=("statistics",)),
     Entry("welch.py --record", ("welch",), 10, rests=("statistics",)),
-    Entry("welch.py --speed --record", ("welch_speed",), 0.5, times=True, rests=("statistics",)),
     Entry("designs.py --record", ("designs",), 8, rests=("statistics",)),
     Entry("designs.py --batches --record", ("designs_batches",), 3, rests=("comparison", "statistics")),
     Entry("designs.py --speed --record", ("designs_speed",), 0.5, times=True, rests=("statistics",)),

@@ -104,11 +104,11 @@ def rates(row: Row, runs: int, *, shift: float) -> list[float]:
     return (found / runs).tolist()
 
 
-def speed(n_samples: int, n_permutations: int) -> list[list[str]]:
+def speed(n_samples: int, n_permutations: int) -> None:
+    """Print the seconds of the pseudo-F and of Welch's statistic, the minimum of three runs each."""
     rng = np.random.default_rng(0)
     places = rng.normal(size=(n_samples, 10))
     distances, covariate = cdist(places, places), {"age": rng.normal(size=n_samples)}
-    table = []
     for n_groups in (2, 4):
         groups = rng.integers(n_groups, size=n_samples)
         for name, options in (("", {}), (" and a covariate", {"adjust": covariate})):
@@ -120,9 +120,7 @@ def speed(n_samples: int, n_permutations: int) -> list[list[str]]:
                     permanova(distances, groups, statistic=statistic, n_permutations=n_permutations, **options)  # type: ignore[arg-type]
                     clock.append(time.perf_counter() - start)
                 best.append(min(clock))
-            table.append([f"{n_samples:,} samples, {n_groups} groups{name}", *(f"{x:.2f}" for x in best)])
-            print(" | ".join(table[-1]), flush=True)
-    return table
+            print(f"{n_samples:,} samples, {n_groups} groups{name}", *(f"{x:.2f}" for x in best), sep=" | ", flush=True)
 
 
 def main() -> None:
@@ -134,11 +132,7 @@ def main() -> None:
     add_record(parser)
     arguments = parser.parse_args()
     if arguments.speed:
-        table = speed(60 if arguments.small else 1_000, 99 if arguments.small else 999)
-        heads = ["design", "pseudo-F, seconds", "Welch, seconds"]
-        if arguments.record:
-            write_table("welch_speed", heads, table, "999 permutations; the minimum of three runs.",
-                        folder=arguments.record)  # fmt: skip
+        speed(60 if arguments.small else 1_000, 99 if arguments.small else 999)
         return
     runs, table = SMALL if arguments.small else arguments.runs, []
     with threadpool_limits(1):

@@ -644,7 +644,7 @@ def within_blocks(spaces: Spaces, restriction: Restriction, what: str) -> Spaces
         raise InvalidInputError(
             f"at least 1 residual degree of freedom for {counted(len(fixed), 'sample')}",
             f"{counted(fixed.shape[1] - 1, 'column')} of covariates and blocks",
-            "adjust for fewer covariates",
+            "adjust for fewer covariates, or use larger blocks",
         )
     return inside
 

@@ -109,7 +109,7 @@ def permanova(
         each group with all other samples. Blocks within which labels are permuted are held fixed. If whole blocks are
         permuted, the variance is the variance between blocks. ``"pseudo-F"``: one variance for all groups, as in R's
         ``vegan::adonis2``. If the smaller group has three times the dispersion of the larger group, a test at 5% with
-        this statistic is significant in 25% to 75% of cohorts without a difference in location. For two groups of equal
+        this statistic is significant in 24% to 80% of cohorts without a difference in location. For two groups of equal
         size without blocks and covariates, both statistics have the same p-value. See decision record 43.
     blocks
         Block of each sample, such as its patient, batch or pair, ``(n_samples,)``; or several block variables by name
