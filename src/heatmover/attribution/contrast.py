@@ -16,7 +16,7 @@ The mode means "no change" only if most cells do not change. If most cells chang
 gains or loses cells, and the mode is the change of one of these regions. In cells stimulated with interferon, the most
 common change was a loss by a factor of 7. Relative to this mode, cells that hardly changed appeared 7 times as
 frequent. Cells that are the majority in both groups cannot change their share by more than a factor of 2. A mode above
-this factor is therefore not used as a reference, and only shares are tested (see `framed`). Cell types have their own
+this factor is therefore not used as a reference, and only shares are tested (see `Smoothed`). Cell types have their own
 reference, which does not depend on changes of state (see `heatmover.attribution.cell_types`).
 
 Statistics are studentized differences, from `heatmover.statistics.regression`.
@@ -71,8 +71,8 @@ LARGEST_MODE = 2.0
 LEAST_ERROR = 1e-6
 # Smallest number of different values for a trend; with two values, two groups are compared.
 LEAST_VALUES = 3
-# Number of columns tested at a time: 2,048 columns with 1,000 permutations take 16 MB per array.
-AT_ONCE = 2_048
+# Number of statistics computed at a time: 2,048 columns with 1,000 permutations take 16 MB per array.
+AT_ONCE = 2_048_000
 # Typical names of a reference. Such a name is the whole name of a group, or one of the words of the name ("healthy
 # control", "ctrl_6h"). Case and separators do not matter.
 WORDS = frozenset((
@@ -353,15 +353,38 @@ def set_up(
     )  # fmt: skip
 
 
-def framed(
-    model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng: np.random.Generator
-) -> tuple[int, FloatArray, Float64, float]:
-    """Return a scale, densities at this scale, and the most common difference per permutation and as observed.
+class Smoothed(NamedTuple):
+    """Densities of the units of a contrast, ``(n_units, n_nodes)``, at a scale, and the nodes that give the frame.
 
-    The densities of the units have the shape ``(n_units, n_nodes)``. If the observed most common difference is too
-    large to be the change of most cells, the differences of all permutations are set to zero. The last returned value,
-    the observed difference, is not set to zero.
+    Attributes
+    ----------
+    scale
+        Densities are those after ``2**scale`` diffusion steps.
+    densities
+        ``(n_units, n_nodes)``.
+    frame
+        Nodes drawn in proportion to mass, which determine the most common change.
     """
+
+    scale: int
+    densities: FloatArray
+    frame: Intp
+
+    def modes(self, regression: Regression) -> tuple[Float64, float]:
+        """Return the most common difference per order, ``(1 + n_permutations,)``, and as observed.
+
+        If the observed most common difference is too large to be the change of most cells, the differences of all
+        orders are set to zero. The last returned value, the observed difference, is not set to zero.
+        """
+        modes = commonest(self.densities[:, self.frame], regression)
+        observed = float(modes[0])
+        # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
+        # data.
+        return modes if is_reference(observed) else np.zeros_like(modes), observed
+
+
+def smooth(model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng: np.random.Generator) -> Smoothed:
+    """Diffuse the units of a contrast to the scale at which single points are compared."""
     # Effective number of cells: the squared masses of this many equal cells have the same sum as the squared masses of
     # the sample.
     units = design.units(rows)
@@ -374,11 +397,7 @@ def framed(
     densities = embed(
         prepared.diffuser, design.units(nodes), layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs)
     )
-    modes = commonest(densities[:, drawn], weigh(design.regressors, design.nuisance))
-    usable = is_reference(float(modes[0]))
-    # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
-    # data.
-    return scale, densities, modes if usable else np.zeros_like(modes), float(modes[0])
+    return Smoothed(scale, densities, drawn)
 
 
 def is_reference(commonest: float) -> bool:
@@ -429,8 +448,9 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: 
     """
     n_columns = densities.shape[1]
     tested = TestedColumns(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
-    for start in range(0, n_columns, AT_ONCE):
-        part = slice(start, start + AT_ONCE)
+    step = max(1, AT_ONCE // len(modes))
+    for start in range(0, n_columns, step):
+        part = slice(start, start + step)
         differences, errors = column_differences(log_ratios(densities[:, part]), regression)
         errors = np.maximum(errors, LEAST_ERROR)
         by_share, by_frame = differences / errors, (differences - modes[:, None]) / errors
@@ -452,7 +472,9 @@ def commonest(densities: npt.NDArray[np.floating], regression: Regression) -> Fl
     regression
         As in `two_frames`.
     """
-    return np.array([_mode(row) for row in column_differences(log_ratios(densities), regression).values])
+    logs, step = log_ratios(densities), max(1, AT_ONCE // densities.shape[1])
+    parts = (regression.coefficients[i : i + step] for i in range(0, len(regression.coefficients), step))
+    return np.array([_mode(row) for part in parts for row in part @ (regression.center @ logs)])
 
 
 def _mode(values: Float64) -> float:

@@ -18,7 +18,8 @@ from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
 from heatmover.statistics import DesignResult
-from heatmover.study.examination import label, out_of_reach
+from heatmover.statistics.permutations import out_of_reach
+from heatmover.study.examination import label
 from heatmover.study.study import Study
 
 NEIGHBORS_SHOWN = 3

@@ -28,9 +28,9 @@ from heatmover.cohort.subsample import draw_cells
 from heatmover.errors import InvalidInputError, the_argument
 from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
-from heatmover.statistics.permutations import within_reach
+from heatmover.statistics.permutations import out_of_reach, within_reach
 from heatmover.study.comparison import Comparison
-from heatmover.study.examination import known_values, label, out_of_reach
+from heatmover.study.examination import known_values, label
 from heatmover.study.parameters import StudyParameters
 
 # False discovery rate at which a cell type is reported as different, as in all explanations.

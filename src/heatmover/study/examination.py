@@ -37,6 +37,7 @@ from heatmover.statistics.permutations import (
     Restriction,
     check_distances,
     check_labels,
+    out_of_reach,
     restrict,
 )
 from heatmover.statistics.tests import Separation, explained_interval, separate
@@ -439,17 +440,6 @@ class Finding:
 def _plain(name: str) -> str:
     """Return a name in quotes, or without quotes if it is one short word."""
     return name if PLAIN_NAME.fullmatch(name) else quoted(name)
-
-
-def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
-    """Return a sentence, without its full stop, saying that a test cannot reach significance.
-
-    Examples
-    --------
-    >>> out_of_reach("5 pairs", 2 / 32)
-    'With 5 pairs the smallest possible p-value is 0.0625, so the test cannot reach 0.05'
-    """
-    return f"With {limit} the smallest possible p-value is {smallest_p:.3g}, so {test} cannot reach {LEVEL:g}"
 
 
 def examine(
