@@ -71,8 +71,8 @@ LARGEST_MODE = 2.0
 LEAST_ERROR = 1e-6
 # Smallest number of different values for a trend; with two values, two groups are compared.
 LEAST_VALUES = 3
-# Number of statistics computed at a time: 2,048 columns with 1,000 permutations take 16 MB per array.
-AT_ONCE = 2_048_000
+# Number of statistics computed at a time: an array of 2 MB stays in the cache, which halves the time.
+AT_ONCE = 256_000
 # Typical names of a reference. Such a name is the whole name of a group, or one of the words of the name ("healthy
 # control", "ctrl_6h"). Case and separators do not matter.
 WORDS = frozenset((
@@ -453,12 +453,16 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: 
         part = slice(start, start + step)
         differences, errors = column_differences(log_ratios(densities[:, part]), regression)
         errors = np.maximum(errors, LEAST_ERROR)
-        by_share, by_frame = differences / errors, (differences - modes[:, None]) / errors
-        plain, framed = by_share[0], by_frame[0]
+        by_share = differences / errors
+        p_values, plain = two_sided(by_share), by_share[0].copy()
+        framed = plain
+        if modes.any():
+            by_frame = np.divide(np.subtract(differences, modes[:, None], out=by_share), errors, out=by_share)
+            framed, p_values = by_frame[0], np.maximum(p_values, two_sided(by_frame))
         agree = plain * framed > 0
         tested.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
         tested.log_ratios[part] = differences[0] - modes[0]
-        tested.p_values[part] = np.where(agree, np.maximum(two_sided(by_share), two_sided(by_frame)), 1.0)
+        tested.p_values[part] = np.where(agree, p_values, 1.0)
     return tested
 
 
@@ -474,17 +478,17 @@ def commonest(densities: npt.NDArray[np.floating], regression: Regression) -> Fl
     """
     logs, step = log_ratios(densities), max(1, AT_ONCE // densities.shape[1])
     parts = (regression.coefficients[i : i + step] for i in range(0, len(regression.coefficients), step))
-    return np.array([_mode(row) for part in parts for row in part @ (regression.center @ logs)])
+    return np.concatenate([_modes(part @ (regression.center @ logs)) for part in parts])
 
 
-def _mode(values: Float64) -> float:
-    """Return the half-sample mode: choose the densest half of the values, then its densest half, and so on.
+def _modes(values: Float64) -> Float64:
+    """Return the half-sample mode of each row: the densest half of the values, then its densest half, and so on.
 
     Unlike the median, the mode does not shift if a minority of the values moves to one side.
     """
-    left = np.sort(values)
-    while left.size > 3:
-        half = (left.size + 1) // 2
-        begin = int(np.argmin(left[half - 1 :] - left[: left.size - half + 1]))
-        left = left[begin : begin + half]
-    return float(left.mean())
+    left = np.sort(values, axis=1)
+    while left.shape[1] > 3:
+        half = (left.shape[1] + 1) // 2
+        begin = np.argmin(left[:, half - 1 :] - left[:, : left.shape[1] - half + 1], axis=1)
+        left = np.take_along_axis(left, begin[:, None] + np.arange(half), axis=1)
+    return np.asarray(left.mean(axis=1))

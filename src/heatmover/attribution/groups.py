@@ -25,8 +25,9 @@ from heatmover.statistics.permutations import check_numbers, false_discovery, ou
 from heatmover.statistics.regression import weigh
 
 # Points with a p-value up to this value are tested again, with this many times as many permutations. Without a second
-# test, a population of 1% of the cells has a q-value of at least 0.1 with 999 permutations, whatever its change.
-PROMISING, MORE = 0.02, 10
+# test, a population of 1% of the cells has a q-value of at least 0.1 with 999 permutations, whatever its change. If
+# more than this share of the cells is that promising, the first test is fine enough.
+PROMISING, MORE, MOST = 0.005, 10, 0.1
 
 
 @final
@@ -177,8 +178,9 @@ def point_tests(
     regression = weigh(design.regressors, design.nuisance)
     modes, commonest = smoothed.modes(regression)
     tested = two_frames(smoothed.densities, modes, regression)
+    weights = model.graph_.gather(cells[None])[0]
     promising = np.flatnonzero(tested.p_values <= PROMISING)
-    if promising.size and not design.complete:
+    if promising.size and not design.complete and weights[promising].sum() <= MOST * weights.sum():
         # The larger of both p-values is not needed: a p-value that replaces a small one is valid on its own.
         finer = design.redrawn(MORE * len(design.regressors), rng)
         regression = weigh(finer.regressors, finer.nuisance)
@@ -186,7 +188,7 @@ def point_tests(
         tested.p_values[promising] = again.p_values
     no_calls = ""
     if within_reach(design.smallest_p):
-        q_values = false_discovery(tested.p_values, model.graph_.gather(cells[None])[0])
+        q_values = false_discovery(tested.p_values, weights)
     else:
         q_values = np.ones_like(tested.p_values)
         no_calls = f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell')}. No cell is called."
@@ -247,9 +249,9 @@ def explain_groups(
     annotation
         Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
-        Number of random permutations. If fewer permutations exist, all are used. Points with a p-value of at most 0.02
-        are tested again with ten times as many permutations. To find a region that contains 0.1% of the cells, at a
-        false-discovery rate of 0.1, 10,000 permutations are needed, as the default provides.
+        Number of random permutations. If fewer permutations exist, all are used. If at
+        most 10% of the cells have a p-value of at most 0.005, their points are tested again with ten times as many
+        permutations, because a region with 0.1% of the cells cannot be found with fewer than 10,000.
     random_state
         Seed or generator.
 
