@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from heatmover._base.threads import in_threads, one_blas_thread
 from heatmover._base.types import Bool, Float64, FloatArray, Int64, Intp
 from heatmover._base.validation import check_threads
 from heatmover._base.words import counted, find, quoted
@@ -434,7 +435,9 @@ def log_ratios(densities: npt.NDArray[np.floating]) -> Float64:
     return np.asarray(np.log(np.maximum(ratios, 0) + FLOOR))
 
 
-def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: Regression) -> TestedColumns:
+def two_frames(
+    densities: npt.NDArray[np.floating], modes: Float64, regression: Regression, n_threads: int = 1
+) -> TestedColumns:
     """Test the share of every column, and its log-ratio minus the most common change, by two-sided permutation tests.
 
     Parameters
@@ -445,11 +448,14 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: 
         Most common difference in each permutation, ``(1 + n_permutations,)``; see `commonest`.
     regression
         Regression of the units in every permutation.
+    n_threads
+        Number of threads.
     """
     n_columns = densities.shape[1]
     tested = TestedColumns(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns))
     step = max(1, AT_ONCE // len(modes))
-    for start in range(0, n_columns, step):
+
+    def test(start: int) -> None:
         part = slice(start, start + step)
         differences, errors = column_differences(log_ratios(densities[:, part]), regression)
         errors = np.maximum(errors, LEAST_ERROR)
@@ -463,6 +469,9 @@ def two_frames(densities: npt.NDArray[np.floating], modes: Float64, regression: 
         tested.scores[part] = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
         tested.log_ratios[part] = differences[0] - modes[0]
         tested.p_values[part] = np.where(agree, p_values, 1.0)
+
+    with one_blas_thread():  # products of small matrices are slower in several threads
+        in_threads(test, range(0, n_columns, step), n_threads)
     return tested
 
 
@@ -478,7 +487,8 @@ def commonest(densities: npt.NDArray[np.floating], regression: Regression) -> Fl
     """
     logs, step = log_ratios(densities), max(1, AT_ONCE // densities.shape[1])
     parts = (regression.coefficients[i : i + step] for i in range(0, len(regression.coefficients), step))
-    return np.concatenate([_modes(part @ (regression.center @ logs)) for part in parts])
+    with one_blas_thread():
+        return np.concatenate([_modes(part @ (regression.center @ logs)) for part in parts])
 
 
 def _modes(values: Float64) -> Float64:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64
-from heatmover._base.validation import RandomState, check_random_state
+from heatmover._base.validation import RandomState, check_random_state, check_threads
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
 from heatmover.attribution.contrast import SampleContrast, TestedColumns, is_reference, set_up, smooth, two_frames
@@ -176,15 +176,16 @@ def point_tests(
     """
     smoothed = smooth(model, design, rows, rng)
     regression = weigh(design.regressors, design.nuisance)
+    n_threads = check_threads(model.n_jobs)
     modes, commonest = smoothed.modes(regression)
-    tested = two_frames(smoothed.densities, modes, regression)
+    tested = two_frames(smoothed.densities, modes, regression, n_threads)
     weights = model.graph_.gather(cells[None])[0]
     promising = np.flatnonzero(tested.p_values <= PROMISING)
     if promising.size and not design.complete and weights[promising].sum() <= MOST * weights.sum():
         # The larger of both p-values is not needed: a p-value that replaces a small one is valid on its own.
         finer = design.redrawn(MORE * len(design.regressors), rng)
         regression = weigh(finer.regressors, finer.nuisance)
-        again = two_frames(smoothed.densities[:, promising], smoothed.modes(regression)[0], regression)
+        again = two_frames(smoothed.densities[:, promising], smoothed.modes(regression)[0], regression, n_threads)
         tested.p_values[promising] = again.p_values
     no_calls = ""
     if within_reach(design.smallest_p):
