@@ -10,8 +10,8 @@ unequal     the trajectory in 60 samples of 40 to 600 cells
 none        the trajectory without an effect
 
 All methods get the same points and the same samples. A cell is called by heatmover if its q-value is at most 0.1, by
-Milo if it is in a neighborhood whose SpatialFDR is at most 0.1, by CNA if its FDR is at most 0.1. A call is false if the
-cell is not in the changed region, or has the wrong sign. Reported as means over cohorts:
+Milo if it is in a neighborhood whose SpatialFDR is at most 0.1, by CNA if its FDR is at most 0.1. A call is false if
+the cell is not in the changed region, or has the wrong sign. Reported as means over cohorts:
 
 power         share of the cells of the changed regions that are called
 false         share of false calls among the calls; a cohort without a call counts as 0
@@ -142,7 +142,7 @@ def by_heatmover(data: Simulated) -> Calls:
     found = hm.explain_groups(
         model, measures.masses[order], np.where(data.case, "case", "control"), group="case", blocks=data.batch
     )
-    return Calls(found.q_values, np.sign(found.scores), np.abs(found.scores) - np.log(found.p_values))
+    return Calls(found.q_values, np.sign(found.scores), np.abs(found.scores))
 
 
 def _annotated(data: Simulated, n_neighbors: int) -> Any:

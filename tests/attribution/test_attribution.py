@@ -13,6 +13,7 @@ from heatmover import pl
 from heatmover.attribution import explain, explain_groups
 from heatmover.attribution.contrast import _modes, commonest, two_frames
 from heatmover.errors import InvalidInputError
+from heatmover.statistics import false_discovery
 from heatmover.statistics.regression import block_columns, weigh
 
 N_POINTS = 60
@@ -262,24 +263,21 @@ def test_the_picture_hides_what_may_be_chance(cohort):
 def brute_force(densities, members, blocks, modes):
     """Studentized differences within blocks in both frames, column by column and permutation by permutation."""
     logs = np.log(densities / densities.mean(axis=0) + 0.1)
-    p_values, scores = [], []
-    for column in logs.T:
-        frames = []
-        for shifts in (np.zeros(len(members)), modes):
-            t = []
-            for inside, shift in zip(members, shifts, strict=True):
-                columns = np.column_stack([inside, *(blocks == block for block in set(blocks))]).astype(float)
-                inverse = np.linalg.pinv(columns)
-                residuals = column - columns @ (inverse @ column)
-                leverages = np.diag(columns @ inverse)
-                error = np.sqrt((inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum())
-                t.append((inverse[0] @ column - shift) / error)
-            frames.append((t[0], np.mean(np.abs(t) >= abs(t[0]) - 1e-9)))
-        (first, p), (second, q) = frames
-        same = first * second > 0
-        p_values.append(max(p, q) if same else 1.0)
-        scores.append(np.sign(first) * min(abs(first), abs(second)) if same else 0.0)
-    return np.array(scores), np.array(p_values)
+    values, variances = np.zeros((2, len(members), logs.shape[1]))
+    for k, column in enumerate(logs.T):
+        for i, inside in enumerate(members):
+            columns = np.column_stack([inside, *(blocks == block for block in set(blocks))]).astype(float)
+            inverse = np.linalg.pinv(columns)
+            residuals = column - columns @ (inverse @ column)
+            leverages = np.diag(columns @ inverse)
+            values[i, k] = inverse[0] @ column
+            variances[i, k] = (inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum()
+    errors = np.sqrt((variances + np.median(variances[0])) / 2)
+    share, frame = values / errors, (values - np.asarray(modes)[:, None]) / errors
+    p_values = [[np.mean(np.abs(t) >= abs(one) - 1e-9) for one in t[0]] for t in (share, frame)]
+    same = share[0] * frame[0] > 0
+    scores = np.sign(share[0]) * np.minimum(np.abs(share[0]), np.abs(frame[0]))
+    return np.where(same, scores, 0), np.where(same, np.max(p_values, axis=0), 1)
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2])
@@ -290,20 +288,33 @@ def test_two_frames_against_brute_force(n_blocks):
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
     weighed = weigh(members, block_columns(blocks))
     modes = commonest(densities, weighed)
-    found = two_frames(densities, modes, weighed)
+    found = two_frames(densities, np.arange(7), modes, np.ones(7), weighed)
     scores, p_values = brute_force(densities, members, blocks, modes)
     np.testing.assert_allclose(found.scores, scores, atol=1e-9)
     np.testing.assert_allclose(found.p_values, p_values)
+
+
+def test_a_heavy_column_counts_as_many_columns():
+    """Columns with weights give the p-values of repeated columns."""
+    rng = np.random.default_rng(0)
+    densities, weights = rng.dirichlet(np.full(7, 5.0), 10), np.array([3, 1, 2, 1, 1, 4, 1])
+    weighed = weigh(np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)]), np.ones((10, 1)))
+    drawn, modes = np.repeat(np.arange(7), weights), rng.normal(0, 0.01, 30)
+    found = two_frames(densities, drawn, modes, weights, weighed)
+    repeated = two_frames(densities[:, drawn], np.arange(13), modes, np.ones(13), weighed)
+    np.testing.assert_allclose(found.p_values[drawn], repeated.p_values)
+    q_values = false_discovery(found.p_values, weights)
+    np.testing.assert_allclose(q_values[drawn], false_discovery(repeated.p_values))
 
 
 def test_many_columns_are_tested_in_parts(monkeypatch):
     rng = np.random.default_rng(0)
     densities = rng.dirichlet(np.full(50, 5.0), 10)
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
-    whole = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
+    given = densities, np.arange(50), rng.normal(0, 0.01, 30), np.ones(50), weigh(members, np.ones((10, 1)))
+    whole = two_frames(*given)
     monkeypatch.setattr("heatmover.attribution.contrast.AT_ONCE", 210)
-    parts = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
-    for a, b in zip(whole, parts, strict=True):
+    for a, b in zip(whole, two_frames(*given), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
@@ -320,7 +331,8 @@ def test_the_mode_stays_with_the_most():
 
 def test_columns_that_never_differ_are_no_discovery():
     members = np.array([[True, True, False, False], [True, False, True, False]])
-    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), np.zeros(2), weigh(members, np.ones((4, 1))))
+    given = np.arange(3), np.zeros(2), np.ones(3), weigh(members, np.ones((4, 1)))
+    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), *given)
     assert np.isfinite(found.scores).all()
     np.testing.assert_array_equal(found.p_values, 1.0)
 

@@ -13,21 +13,16 @@ import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64
-from heatmover._base.validation import RandomState, check_random_state, check_threads
+from heatmover._base.validation import RandomState, check_random_state
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
-from heatmover.attribution.contrast import SampleContrast, TestedColumns, is_reference, set_up, smooth, two_frames
+from heatmover.attribution.contrast import NULL, SampleContrast, TestedColumns, is_reference, set_up, smooth, two_frames
 from heatmover.attribution.witness import Explanation, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
 from heatmover.statistics.designs import as_design
 from heatmover.statistics.permutations import check_numbers, false_discovery, out_of_reach, within_reach
 from heatmover.statistics.regression import weigh
-
-# Points with a p-value up to this value are tested again, with this many times as many permutations. Without a second
-# test, a population of 1% of the cells has a q-value of at least 0.1 with 999 permutations, whatever its change. If
-# more than this share of the cells is that promising, the first test is fine enough.
-PROMISING, MORE, MOST = 0.005, 10, 0.1
 
 
 @final
@@ -44,16 +39,16 @@ class GroupContrast(ReadOnlyArrays):
     explanation
         Explanation of the distance between the mean of the group and the mean of the reference.
     scores
-        ``(n_points,)``: studentized difference of log-densities, the evidence that the density around a point differs.
-        The score is positive where the group is denser, and zero where the share and the log-ratio change in opposite
-        directions.
+        ``(n_points,)``: difference of log-densities divided by its moderated standard error, the evidence that the
+        density around a point differs. The score is positive where the group is denser, and zero where the share and
+        the log-ratio change in opposite directions. Along a number, the slope takes the place of the difference.
     log_ratios
         ``(n_points,)``: natural logarithm of the density of the group around a point divided by the density of the
         reference. The most common change among all cells is subtracted, unless this change exceeds a factor of 2.
     p_values, q_values
-        ``(n_points,)``: p-values by permuting samples, and q-values over all cells. Among the cells with a q-value of
-        at most 0.1, at most 10% are expected to be false discoveries. All q-values are 1 if there are too few samples
-        to reach a p-value of 0.05.
+        ``(n_points,)``: share of all permutations and cells with a score at least as extreme, and q-values over all
+        cells. Among the cells with a q-value of at most 0.1, at most 10% are expected to be false discoveries. All
+        q-values are 1 if there are too few samples for a test of one point to reach a p-value of 0.05.
     scale
         Densities are compared after ``2**scale`` diffusion steps.
     n_permutations, complete
@@ -176,17 +171,10 @@ def point_tests(
     """
     smoothed = smooth(model, design, rows, rng)
     regression = weigh(design.regressors, design.nuisance)
-    n_threads = check_threads(model.n_jobs)
     modes, commonest = smoothed.modes(regression)
-    tested = two_frames(smoothed.densities, modes, regression, n_threads)
     weights = model.graph_.gather(cells[None])[0]
-    promising = np.flatnonzero(tested.p_values <= PROMISING)
-    if promising.size and not design.complete and weights[promising].sum() <= MOST * weights.sum():
-        # The larger of both p-values is not needed: a p-value that replaces a small one is valid on its own.
-        finer = design.redrawn(MORE * len(design.regressors), rng)
-        regression = weigh(finer.regressors, finer.nuisance)
-        again = two_frames(smoothed.densities[:, promising], smoothed.modes(regression)[0], regression, n_threads)
-        tested.p_values[promising] = again.p_values
+    drawn = rng.choice(weights.size, NULL, p=weights / weights.sum())
+    tested = two_frames(smoothed.densities, drawn, modes, weights, regression)
     no_calls = ""
     if within_reach(design.smallest_p):
         q_values = false_discovery(tested.p_values, weights)
@@ -217,7 +205,7 @@ def explain_groups(
 
     Each sample is diffused for a few steps. The density of a sample around a point is then expressed as a log-ratio to
     the mean density of all samples. A studentized difference compares the mean log-ratios of the two groups.
-    Permutations of the samples give the p-value of this difference. If one cell type expands, the proportions of all
+    Permutations of the samples show which differences arise by chance. If one cell type expands, the proportions of all
     other types shrink. A point is therefore reported as different only if two tests are significant: the test of its
     share, and the test relative to the most common change among cells.
 
@@ -250,9 +238,7 @@ def explain_groups(
     annotation
         Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
-        Number of random permutations. If fewer permutations exist, all are used. If at
-        most 10% of the cells have a p-value of at most 0.005, their points are tested again with ten times as many
-        permutations, because a region with 0.1% of the cells cannot be found with fewer than 10,000.
+        Number of random permutations. If fewer permutations exist, all are used.
     random_state
         Seed or generator.
 

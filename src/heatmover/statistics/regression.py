@@ -54,6 +54,11 @@ class Regression(NamedTuple):
         sides = self.contrasts[0][self.informative] > 0
         return int(min(sides.sum(), (~sides).sum()))
 
+    def part(self, orders: slice) -> Regression:
+        """Return the regression in some of the orders."""
+        coefficients, contrasts, errors = self.coefficients[orders], self.contrasts[orders], self.errors[orders]
+        return self._replace(coefficients=coefficients, contrasts=contrasts, errors=errors)
+
 
 class Differences(NamedTuple):
     """Coefficients of columns on the regressor, and their standard errors, ``(n_orders, n_columns)`` each."""
