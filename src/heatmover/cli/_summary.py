@@ -42,6 +42,10 @@ def show_results(console: Console, study: Study, out: Path) -> None:
     if study.contrast is not None:
         console.print()
         console.print(hanging("cells", clean(study.contrast.describe())))
+    if study.cell_calls is not None:
+        console.print()
+        # The label is the first word of the sentence.
+        console.print(hanging("cells", clean(study.cell_calls.describe().removeprefix("Cells: "))))
     _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))

@@ -12,6 +12,7 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
 from heatmover.statistics.permutations import LEVEL
+from heatmover.study.cell_types import LEVEL as DISCOVERIES
 from heatmover.study.cell_types import CellContrast
 from heatmover.study.comparison import Comparison
 from heatmover.study.examination import Finding
@@ -252,7 +253,7 @@ def methods(study: Study) -> tuple[str, ...]:
             _numerics(study),
         )
     )
-    tests = " ".join((*_tests(study), *_contrast(study)))
+    tests = " ".join((*_tests(study), *_contrast(study), *_cell_calls(study)))
     return (distances, tests) if tests else (distances,)
 
 
@@ -460,6 +461,22 @@ def _contrast(study: Study) -> Iterator[str]:
     )
     if contrast.no_calls:
         yield contrast.no_calls
+
+
+def _cell_calls(study: Study) -> Iterator[str]:
+    calls = study.cell_calls
+    if calls is None:
+        return
+    between = f"along {shortened(calls.variable)!r}"
+    if not calls.trend:
+        between = f"between {shortened(calls.groups[0])!r} and {shortened(calls.groups[1])!r}"
+    adjusted = f", adjusted for {_quoted(calls.adjusted)}" if calls.adjusted else ""
+    yield (
+        f"Without cell types, the densities of the samples around every cell were compared {between}{adjusted}, as "
+        "studentized log-ratios with moderated variances. The null distribution comes from "
+        f"{counted(calls.n_permutations, 'permutation')} of the samples and all cells; the false discovery rate over "
+        f"cells is {DISCOVERIES:.0%}."
+    )
 
 
 def _measured(contrast: CellContrast) -> str:

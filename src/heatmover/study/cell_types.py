@@ -28,6 +28,7 @@ from heatmover.cohort.subsample import draw_cells
 from heatmover.errors import InvalidInputError, the_argument
 from heatmover.graphs.centers import CenterSearch
 from heatmover.measures import is_missing
+from heatmover.statistics import Design
 from heatmover.statistics.permutations import out_of_reach, within_reach
 from heatmover.study.comparison import Comparison
 from heatmover.study.examination import known_values, label
@@ -467,8 +468,12 @@ def two_groups(
     blocks: Mapping[str, Sequence[Any]] | Sequence[Any] | None = None,
     n_permutations: int = 999,
     rng: np.random.Generator | None = None,
+    adjust: Design | None = None,
+    trend: str | None = None,
 ) -> tuple[list[int], SampleContrast]:
     """Return the indices of the samples that have a group, and the two groups that they form; see `contrast_cells`.
+
+    With ``trend``, the name of a number, ``groups`` are numbers. ``adjust`` are covariates of all samples.
 
     Examples
     --------
@@ -480,15 +485,18 @@ def two_groups(
     known = [i for i, value in enumerate(values) if not is_missing(value)]
     if not known:
         raise InvalidInputError("samples in at least two groups", "no sample with a group")
-    labels = [label(values[i]) for i in known]
-    group, reference = choose_groups(Counter(labels), group=group, reference=reference, first=first_of_order(groups))
+    labels = [values[i] if trend is not None else label(values[i]) for i in known]
+    if trend is None:
+        first = first_of_order(groups)
+        group, reference = choose_groups(Counter(labels), group=group, reference=reference, first=first)
     if isinstance(blocks, Mapping):
         tied: Any = {name: [ties[i] for i in known] for name, ties in blocks.items()}
     else:
         tied = None if blocks is None else [blocks[i] for i in known]
     return known, set_up(
         labels, len(labels), group=group, reference=reference, blocks=tied, n_permutations=n_permutations,
-        rng=np.random.default_rng(0) if rng is None else rng,
+        rng=np.random.default_rng(0) if rng is None else rng, trend=trend,
+        adjust=None if adjust is None else adjust.take(np.isin(np.arange(len(values)), known)),
     )  # fmt: skip
 
 

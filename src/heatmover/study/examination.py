@@ -523,7 +523,7 @@ def examine(
     findings = []
     for name in columns:
         settings = {"n_permutations": n_permutations, "random_state": random_state}
-        fixed = None if design is None else _other_terms(design, name)
+        fixed = None if design is None else other_terms(design, name)
         findings.append(
             _examine((matrix, displayed), name, read[name], (tied, fixed), settings, numeric=name in numeric)
         )
@@ -745,7 +745,7 @@ def check_adjusted(
         ...
     heatmover.errors.InvalidInputError: Expected 'treatment' not to be determined by 'batch', found that it is; ...
     """
-    fixed = _other_terms(design, name)
+    fixed = other_terms(design, name)
     known, kept = known_values(values)
     if fixed is None or len(kept) < FEWEST_SAMPLES:
         return
@@ -761,7 +761,7 @@ def check_adjusted(
     check_mixed(quoted(name), codes, restrict(codes, tied or None))
 
 
-def _other_terms(design: Design, name: str) -> Design | None:
+def other_terms(design: Design, name: str) -> Design | None:
     """Return the terms of a design that do not contain a variable; None if there are no such terms."""
     terms = tuple(term for term in design.terms if name not in term.variables)
     return Design(terms, design.n_samples) if terms else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, final
@@ -42,7 +42,8 @@ from heatmover.study.cautions import (
     table_cautions,
     unreliable,
 )
-from heatmover.study.cell_map import CellMap, check_cell_map, map_cells, witness_of
+from heatmover.study.cell_calls import CellCalls, call_cells
+from heatmover.study.cell_map import CellMap, check_cell_map, map_cells
 from heatmover.study.cell_types import (
     Annotation,
     CellContrast,
@@ -65,6 +66,7 @@ from heatmover.study.examination import (
     examine_design,
     known_values,
     label,
+    other_terms,
     read_variables,
 )
 from heatmover.study.parameters import StudyParameters
@@ -112,6 +114,9 @@ class Study:
         Values ``(n_samples,)`` of every block variable, by its name.
     cell_map
         Map of drawn cells that shows where the groups of the first categorical variable differ; None without a map.
+    cell_calls
+        Cells whose surroundings differ in density between these groups, without cell types. Without a categorical
+        variable, cells are called along the first number. None if no variable could be tested.
 
     Examples
     --------
@@ -133,6 +138,7 @@ class Study:
     composition: SampleComposition | None = None
     blocks: Mapping[str, Sequence[object]] = field(default_factory=dict)
     cell_map: CellMap | None = None
+    cell_calls: CellCalls | None = None
 
     @property
     def block(self) -> str:
@@ -218,6 +224,7 @@ class Study:
             "design": None if self.design is None else self.design.plain(),
             "contrast": None if self.contrast is None else self.contrast.plain(),
             "cell_map": None if self.cell_map is None else self.cell_map.plain(),
+            "cell_calls": None if self.cell_calls is None else self.cell_calls.plain(),
             "outliers": self.outliers(),
             "notes": list(self.notes),
             "seconds": dict(self.record.seconds),
@@ -351,16 +358,11 @@ def _with_map(
     if name is None:
         return study
     watch.stage("map cells", 1)
-    tested, witness = _grouped(study.findings, study.variables, asked), None
-    if tested:
-        with suppress(InvalidInputError):  # if a group has only one sample, draw the map without a witness
-            groups, blocks = study.variables[tested[0]], study.blocks or None
-            witness = witness_of(study.comparison, tested[0], groups, reference=asked.reference, blocks=blocks)
     cells, notes = None, study.notes
     try:
         cells = map_cells(
             cohort, kept, study.comparison, name,
-            random_state=asked.random_state, annotation=annotation, rows=rows, witness=witness,
+            random_state=asked.random_state, annotation=annotation, rows=rows, calls=study.cell_calls,
         )  # fmt: skip
     except InvalidInputError as error:  # keep the results even if no map can be drawn
         notes = (*notes, Sentence(f"The report has no map of the cells: {error.sentence.marked}"))
@@ -581,11 +583,34 @@ def _finish(
         masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
         composition = shares_of(compared.annotation, masses)
         watch.advance()
+    watch.stage("call cells", 1)
+    calls = _call(comparison, design, findings, asked)
+    watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
     noise = noise_sentences(comparison)
     blocks = design.blocks or {}
-    return Study(comparison, design.table, findings, notes, record, contrast, noise, terms, composition, blocks)
+    return Study(
+        comparison, design.table, findings, notes, record, contrast, noise, terms, composition, blocks, cell_calls=calls
+    )
+
+
+def _call(
+    comparison: Comparison, design: SampleDesign, findings: Sequence[Finding], asked: StudyParameters
+) -> CellCalls | None:
+    """Call cells between two groups of the variable that `_contrast` takes, or along the first number."""
+    groups = _grouped(findings, design.table, asked)
+    tested = groups or [finding.variable for finding in findings if finding.answer is not None]
+    if not tested:
+        return None
+    covariates = None if design.covariates is None else other_terms(design.covariates, tested[0])
+    try:
+        return call_cells(
+            comparison, design.table[tested[0]], tested[0], trend=not groups, reference=asked.reference,
+            blocks=design.blocks, adjust=covariates, **asked.tests,
+        )  # fmt: skip
+    except InvalidInputError:  # a group has only one sample, or covariates determine it
+        return None
 
 
 def _terms(
