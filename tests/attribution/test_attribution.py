@@ -413,3 +413,75 @@ def test_one_row_of_a_sparse_array_is_one_measure():
         InvalidInputError, match=r"first measure to be one row, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"
     ):
         explain(model, measures.masses, measures.masses[0])
+
+
+# Covariates, numbers, false discoveries
+
+
+def drifting(rng, level, n_cells=300):
+    """Samples on a line of 24 places, whose last places have more cells at a higher level, and their graph's model."""
+    places = np.arange(24)
+    rates = np.exp(0.2 * rng.normal(size=(len(level), 24)) + np.outer(level, places >= 20))
+    counts = np.array([rng.multinomial(n_cells, row / row.sum()) for row in rates])
+    return counts / n_cells, hm.DiffusionEMD(hm.Graph.from_grid((24,)), max_scale=2).fit()
+
+
+def test_points_that_rise_with_a_number_are_found():
+    rng = np.random.default_rng(0)
+    dose = rng.permutation(np.repeat(np.arange(4.0), 6))
+    counts, model = drifting(rng, 0.5 * dose)
+    found = explain_groups(model, counts, dose, trend="dose")
+    called = found.q_values <= 0.1
+    assert (found.group, found.reference) == ("higher dose", "lower dose")
+    assert called[21:].all()
+    assert (found.scores[21:] > 0).all()
+    assert not called[:17].any()
+    reverse = explain_groups(model, counts, -1_000 * dose, trend="dose")
+    np.testing.assert_allclose(reverse.scores, -found.scores, atol=0.05)
+    # The change is between the mean of the higher and the mean of the lower values, whatever the unit.
+    np.testing.assert_allclose(reverse.log_ratios, -found.log_ratios, atol=0.05)
+
+
+@pytest.mark.parametrize("held", ["none", "blocks", "adjust"])
+def test_a_confounded_batch_is_held_fixed(held):
+    """The batch changes the cells, and cases are mostly in one batch; the condition has no effect."""
+    any_call = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        batch = np.repeat([0, 1], 10)
+        case = np.concatenate([rng.permutation([0] * 8 + [1] * 2), rng.permutation([1] * 8 + [0] * 2)])
+        counts, model = drifting(rng, 2.0 * batch)
+        how = {"none": {}, "blocks": {"blocks": batch}, "adjust": {"adjust": {"batch": batch.astype(str)}}}[held]
+        found = explain_groups(
+            model, counts, np.where(case, "case", "control"), n_permutations=199, random_state=seed, **how
+        )
+        assert found.adjusted == (("batch",) if held == "adjust" else ())
+        any_call.append((found.q_values <= 0.1).any())
+    # Without a difference, 10% of the cohorts may have a call: 8 of 30 have a probability of 1%.
+    assert (sum(any_call) <= 7) == (held != "none")
+
+
+def test_the_false_discovery_rate_is_over_cells():
+    """Two points of equal evidence differ only in their cells: calls are the share of the cells, not of the points."""
+    rates = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        case = np.arange(16) % 2
+        # Most points have one cell. Half the cells are at three points that do not differ.
+        cells = np.r_[np.full(40, 1.0), 20, 20, 20]
+        columns = np.exp(0.3 * rng.normal(size=(16, 43)))
+        columns[:, :20] *= np.exp(0.8 * case)[:, None]
+        members = np.array([case, *(rng.permutation(case) for _ in range(199))], dtype=bool)
+        drawn = rng.choice(43, 300, p=cells / cells.sum())
+        found = two_frames(columns, drawn, np.zeros(200), cells, weigh(members, np.ones((16, 1))))
+        called = false_discovery(found.p_values, cells) <= 0.1
+        rates.append(cells[20:][called[20:]].sum() / max(cells[called].sum(), 1))
+    assert np.mean(rates) <= 0.1 + 2 * np.std(rates) / np.sqrt(len(rates))
+
+
+def test_few_samples_call_nothing_and_say_why():
+    counts, model = drifting(np.random.default_rng(0), np.repeat([0, 3], 3))
+    found = explain_groups(model, counts, list("aaabbb"), group="b")
+    assert not (found.q_values <= 0.1).any()
+    assert "With 6 samples the smallest possible p-value is 0.1" in str(found)
+    assert str(found).endswith("No cell is called.")

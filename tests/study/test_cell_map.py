@@ -56,6 +56,8 @@ def test_cells_have_their_own_places_and_the_witness_of_their_points(adata, tmp_
     assert [study.comparison.names[i] for i in shown.samples] == adata.obs["sample"].iloc[rows].tolist()
     assert [shown.type_names[i] for i in shown.types] == adata.obs["branch"].iloc[rows].tolist()
     assert np.abs(shown.witness).max() <= 1
+    assert ((shown.q_values <= 0.1) == (shown.signs != 0)).all()
+    assert (shown.signs == 1).mean() == pytest.approx(study.cell_calls.more, abs=1e-9)
     # The last branch has more cells of cases, so that the witness is larger there than on average.
     assert shown.witness[adata.obs["branch"].iloc[rows] == "branch 4"].mean() > shown.witness.mean() + 0.1
 

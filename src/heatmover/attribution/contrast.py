@@ -369,7 +369,7 @@ class Smoothed(NamedTuple):
         orders are set to zero. The last returned value, the observed difference, is not set to zero.
         """
         modes = commonest(self.densities[:, self.frame], regression)
-        observed = float(modes[0])
+        observed = float(modes[0]) / regression.unit
         # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
         # data.
         return modes if is_reference(observed) else np.zeros_like(modes), observed
@@ -470,7 +470,8 @@ def two_frames(
     agree = plain * framed > LEAST_ERROR**2  # smaller products are rounding errors of identical samples
     p_values = np.maximum(*(_pooled(*pair, weights) for pair in zip((plain, framed), null, strict=True)))
     scores = np.where(agree, np.sign(plain) * np.minimum(np.abs(plain), np.abs(framed)), 0.0)
-    return TestedColumns(scores, observed - modes[0], np.where(agree, p_values, 1.0))
+    ratios = (observed - modes[0]) / regression.unit
+    return TestedColumns(scores, ratios, np.where(agree, p_values, 1.0))
 
 
 def _parts(length: int, width: int) -> Iterator[slice]:

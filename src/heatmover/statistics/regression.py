@@ -54,6 +54,11 @@ class Regression(NamedTuple):
         sides = self.contrasts[0][self.informative] > 0
         return int(min(sides.sum(), (~sides).sum()))
 
+    @property
+    def unit(self) -> float:
+        """Coefficient of columns whose weighted means differ by 1 between the two sides; 1 for two plain groups."""
+        return float(np.maximum(self.coefficients[0], 0).sum()) or 1.0
+
     def part(self, orders: slice) -> Regression:
         """Return the regression in some of the orders."""
         coefficients, contrasts, errors = self.coefficients[orders], self.contrasts[orders], self.errors[orders]
