@@ -16,7 +16,7 @@ The mode means "no change" only if most cells do not change. If most cells chang
 gains or loses cells, and the mode is the change of one of these regions. In cells stimulated with interferon, the most
 common change was a loss by a factor of 7. Relative to this mode, cells that hardly changed appeared 7 times as
 frequent. Cells that are the majority in both groups cannot change their share by more than a factor of 2. A mode above
-this factor is therefore not used as a reference, and only shares are tested (see `Smoothed`). Cell types have their own
+this factor is therefore not used as a reference, and only shares are tested (see `framed`). Cell types have their own
 reference, which does not depend on changes of state (see `heatmover.attribution.cell_types`).
 
 Statistics are studentized differences, from `heatmover.statistics.regression`.
@@ -53,6 +53,8 @@ from heatmover.statistics.regression import DEPENDENT, TIE, Regression, block_co
 CELLS_IN_REACH = 10.0
 # Number of points that determine the scale of the densities, the most common change, and the null distribution.
 PROBES, FRAME, NULL = 32, 1_000, 2_000
+# With many permutations, fewer points give the null distribution, because it then takes much memory: 32 MB at 999.
+MOST_NULL, LEAST_NULL = 2_000_000, 200
 # Added to the ratio of a density to its mean, so that the logarithm is finite where a sample has no cells. All figures
 # above were measured with 0.1; other values were not compared.
 FLOOR = 0.1
@@ -345,38 +347,15 @@ def set_up(
     )  # fmt: skip
 
 
-class Smoothed(NamedTuple):
-    """Densities of the units of a contrast, ``(n_units, n_nodes)``, at a scale, and the nodes that give the frame.
+def framed(
+    model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng: np.random.Generator
+) -> tuple[int, FloatArray, Float64, float]:
+    """Return a scale, densities at this scale, and the most common difference per permutation and as observed.
 
-    Attributes
-    ----------
-    scale
-        Densities are those after ``2**scale`` diffusion steps.
-    densities
-        ``(n_units, n_nodes)``.
-    frame
-        Nodes drawn in proportion to mass, which determine the most common change.
+    The densities of the units have the shape ``(n_units, n_nodes)``. If the observed most common difference is too
+    large to be the change of most cells, the differences of all permutations are set to zero. The last returned value,
+    the observed difference, is not set to zero.
     """
-
-    scale: int
-    densities: FloatArray
-    frame: Intp
-
-    def modes(self, regression: Regression) -> tuple[Float64, float]:
-        """Return the most common difference per order, ``(1 + n_permutations,)``, and as observed.
-
-        If the observed most common difference is too large to be the change of most cells, the differences of all
-        orders are set to zero. The last returned value, the observed difference, is not set to zero.
-        """
-        modes = commonest(self.densities[:, self.frame], regression)
-        observed = float(modes[0]) / regression.unit
-        # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
-        # data.
-        return modes if is_reference(observed) else np.zeros_like(modes), observed
-
-
-def smooth(model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng: np.random.Generator) -> Smoothed:
-    """Diffuse the units of a contrast to the scale at which single points are compared."""
     # Effective number of cells: the squared masses of this many equal cells have the same sum as the squared masses of
     # the sample.
     units = design.units(rows)
@@ -389,7 +368,12 @@ def smooth(model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, rng:
     densities = embed(
         prepared.diffuser, design.units(nodes), layout, dtype=prepared.precision, n_threads=check_threads(model.n_jobs)
     )
-    return Smoothed(scale, densities, drawn)
+    regression = weigh(design.regressors, design.nuisance)
+    modes = commonest(densities[:, drawn], regression)
+    observed = float(modes[0]) / regression.unit
+    # The test of shares is always used and is valid on its own, so the second test may be dropped after seeing the
+    # data.
+    return scale, densities, modes if is_reference(observed) else np.zeros_like(modes), observed
 
 
 def is_reference(commonest: float) -> bool:
@@ -424,6 +408,12 @@ def log_ratios(densities: npt.NDArray[np.floating]) -> Float64:
     ratios = np.divide(densities, mean, out=np.ones(densities.shape), where=mean > 0)
     # Rounding makes some densities slightly negative.
     return np.asarray(np.log(np.maximum(ratios, 0) + FLOOR))
+
+
+def null_columns(weights: Float64, n_orders: int, rng: np.random.Generator) -> Intp:
+    """Draw the columns whose statistics give the null distribution, in proportion to their weights."""
+    count = max(LEAST_NULL, min(NULL, MOST_NULL // n_orders))
+    return np.asarray(rng.choice(weights.size, count, p=weights / weights.sum()))
 
 
 def two_frames(

@@ -16,7 +16,15 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import RandomState, check_random_state
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
-from heatmover.attribution.contrast import NULL, SampleContrast, TestedColumns, is_reference, set_up, smooth, two_frames
+from heatmover.attribution.contrast import (
+    SampleContrast,
+    TestedColumns,
+    framed,
+    is_reference,
+    null_columns,
+    set_up,
+    two_frames,
+)
 from heatmover.attribution.witness import Explanation, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
@@ -169,21 +177,16 @@ def point_tests(
     rng
         Generator.
     """
-    smoothed = smooth(model, design, rows, rng)
-    regression = weigh(design.regressors, design.nuisance)
-    modes, commonest = smoothed.modes(regression)
+    scale, densities, modes, commonest = framed(model, design, rows, rng)
     weights = model.graph_.gather(cells[None])[0]
-    drawn = rng.choice(weights.size, NULL, p=weights / weights.sum())
-    tested = two_frames(smoothed.densities, drawn, modes, weights, regression)
-    no_calls = ""
-    if within_reach(design.smallest_p):
-        q_values = false_discovery(tested.p_values, weights)
-    else:
-        q_values = np.ones_like(tested.p_values)
+    drawn = null_columns(weights, len(modes), rng)
+    tested = two_frames(densities, drawn, modes, weights, weigh(design.regressors, design.nuisance))
+    q_values, no_calls = false_discovery(tested.p_values, weights), ""
+    if not within_reach(design.smallest_p):
+        q_values = np.ones_like(q_values)
         no_calls = f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell')}. No cell is called."
     spread = model.graph_.spread
-    columns = TestedColumns(*map(spread, tested))
-    return TestedPoints(smoothed.scale, commonest, columns, spread(q_values), no_calls)
+    return TestedPoints(scale, commonest, TestedColumns(*map(spread, tested)), spread(q_values), no_calls)
 
 
 def explain_groups(
@@ -272,17 +275,8 @@ def explain_groups(
     samples = sp.csr_array(rows)
     tested = point_tests(model, design, samples, weights, rng)
     explained = explain_masses(model, design.means(samples), design.names)
+    types = None if typed is None else contrast_types(model, design, typed, explained.witness, rng)
     return GroupContrast(
-        *design.names,
-        design.counts,
-        explained,
-        *tested.columns,
-        tested.q_values,
-        tested.scale,
-        len(design.regressors) - 1,
-        design.complete,
-        None if typed is None else contrast_types(model, design, typed, explained.witness, rng),
-        tested.commonest,
-        tested.no_calls,
-        design.adjusted,
-    )
+        *design.names, design.counts, explained, *tested.columns, tested.q_values, tested.scale,
+        len(design.regressors) - 1, design.complete, types, tested.commonest, tested.no_calls, design.adjusted,
+    )  # fmt: skip

@@ -144,16 +144,8 @@ def call_cells(
     tested = point_tests(comparison.model, design, rows, cells, rng)
     called, scores = tested.q_values <= LEVEL, tested.columns.scores
     more, less = (float(cells[called & (sign * scores > 0)].sum() / cells.sum()) for sign in (1, -1))
+    witness = witness / (float(np.abs(witness).max()) or 1.0)
     return CellCalls(
-        variable,
-        design.names,
-        witness / (float(np.abs(witness).max()) or 1.0),
-        scores,
-        tested.q_values,
-        more,
-        less,
-        design.adjusted,
-        len(design.regressors) - 1,
-        trend,
-        tested.no_calls,
-    )
+        variable, design.names, witness, scores, tested.q_values, more, less, design.adjusted,
+        len(design.regressors) - 1, trend, tested.no_calls,
+    )  # fmt: skip
