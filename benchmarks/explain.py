@@ -31,6 +31,7 @@ import heatmover as hm
 from heatmover.attribution import contrast as _contrast
 from heatmover.attribution import explain_groups
 from heatmover.statistics import false_discovery
+from heatmover.statistics.regression import column_differences, weigh
 
 LEVEL = 0.1
 SAMPLES, CELLS, BRANCH = 30, 100, 4
@@ -96,11 +97,11 @@ def frames(effect: float, n_permutations: int, seed: int) -> tuple[float, ...]:
         densities = next(model.prepared_.diffuser.diffuse(measures.toarray().T, range(3, 4))).T
         case = data.annotations["condition"] == "case"
         members = np.array([case, *(rng.permutation(case) for _ in range(n_permutations))])
-        logs = _contrast.log_ratios(densities, np.zeros(SAMPLES, dtype=np.int64))
-        differences, errors = _contrast._differences(logs, members)
+        regression = weigh(members, np.ones((SAMPLES, 1)))
+        differences, errors = column_differences(_contrast.log_ratios(densities), regression)
     changed = data.coordinates[:, 0] == BRANCH
     result = []
-    centers = (np.zeros(len(members)), np.median(differences, axis=1), [_contrast._mode(row) for row in differences])
+    centers = (np.zeros(len(members)), np.median(differences, axis=1), _contrast._modes(differences))
     for center in centers:
         statistics = (differences - np.asarray(center)[:, None]) / errors
         statistic, p_values = statistics[0], _contrast.two_sided(statistics)

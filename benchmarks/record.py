@@ -210,6 +210,14 @@ ENTRIES = (
     Entry(
         "abundance.py --cohorts 34 --first-seed 60000 --record", ("abundance",), 25, rests=("comparison", "attribution")
     ),
+    Entry("percell.py --cohorts 5 --record", ("percell",), 25, times=True, rests=("comparison", "attribution")),
+    Entry(
+        "percell.py --million 1e6 --record",
+        ("percell_million",),
+        1,
+        times=True,
+        rests=("comparison", "attribution", "statistics"),
+    ),
     Entry("explain.py --cohorts 50 --record", ("explain",), 10, rests=("comparison", "attribution")),
     Entry("gradients.py --record", ("gradients",), 15, rests=("gradients",)),
     Entry("paper/ablation.py --draws 5", ("ablation", "ablation_preset"), 18),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import heatmover as hm
 from heatmover import pl
 from heatmover.attribution import explain, explain_groups
-from heatmover.attribution.contrast import _mode, commonest, two_frames
+from heatmover.attribution.contrast import _modes, commonest, two_frames
 from heatmover.errors import InvalidInputError
+from heatmover.statistics import false_discovery
 from heatmover.statistics.regression import block_columns, weigh
 
 N_POINTS = 60
@@ -262,24 +263,21 @@ def test_the_picture_hides_what_may_be_chance(cohort):
 def brute_force(densities, members, blocks, modes):
     """Studentized differences within blocks in both frames, column by column and permutation by permutation."""
     logs = np.log(densities / densities.mean(axis=0) + 0.1)
-    p_values, scores = [], []
-    for column in logs.T:
-        frames = []
-        for shifts in (np.zeros(len(members)), modes):
-            t = []
-            for inside, shift in zip(members, shifts, strict=True):
-                columns = np.column_stack([inside, *(blocks == block for block in set(blocks))]).astype(float)
-                inverse = np.linalg.pinv(columns)
-                residuals = column - columns @ (inverse @ column)
-                leverages = np.diag(columns @ inverse)
-                error = np.sqrt((inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum())
-                t.append((inverse[0] @ column - shift) / error)
-            frames.append((t[0], np.mean(np.abs(t) >= abs(t[0]) - 1e-9)))
-        (first, p), (second, q) = frames
-        same = first * second > 0
-        p_values.append(max(p, q) if same else 1.0)
-        scores.append(np.sign(first) * min(abs(first), abs(second)) if same else 0.0)
-    return np.array(scores), np.array(p_values)
+    values, variances = np.zeros((2, len(members), logs.shape[1]))
+    for k, column in enumerate(logs.T):
+        for i, inside in enumerate(members):
+            columns = np.column_stack([inside, *(blocks == block for block in set(blocks))]).astype(float)
+            inverse = np.linalg.pinv(columns)
+            residuals = column - columns @ (inverse @ column)
+            leverages = np.diag(columns @ inverse)
+            values[i, k] = inverse[0] @ column
+            variances[i, k] = (inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum()
+    errors = np.sqrt((variances + np.median(variances[0])) / 2)
+    share, frame = values / errors, (values - np.asarray(modes)[:, None]) / errors
+    p_values = [[np.mean(np.abs(t) >= abs(one) - 1e-9) for one in t[0]] for t in (share, frame)]
+    same = share[0] * frame[0] > 0
+    scores = np.sign(share[0]) * np.minimum(np.abs(share[0]), np.abs(frame[0]))
+    return np.where(same, scores, 0), np.where(same, np.max(p_values, axis=0), 1)
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2])
@@ -290,20 +288,33 @@ def test_two_frames_against_brute_force(n_blocks):
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
     weighed = weigh(members, block_columns(blocks))
     modes = commonest(densities, weighed)
-    found = two_frames(densities, modes, weighed)
+    found = two_frames(densities, np.arange(7), modes, np.ones(7), weighed)
     scores, p_values = brute_force(densities, members, blocks, modes)
     np.testing.assert_allclose(found.scores, scores, atol=1e-9)
     np.testing.assert_allclose(found.p_values, p_values)
+
+
+def test_a_heavy_column_counts_as_many_columns():
+    """Columns with weights give the p-values of repeated columns."""
+    rng = np.random.default_rng(0)
+    densities, weights = rng.dirichlet(np.full(7, 5.0), 10), np.array([3, 1, 2, 1, 1, 4, 1])
+    weighed = weigh(np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)]), np.ones((10, 1)))
+    drawn, modes = np.repeat(np.arange(7), weights), rng.normal(0, 0.01, 30)
+    found = two_frames(densities, drawn, modes, weights, weighed)
+    repeated = two_frames(densities[:, drawn], np.arange(13), modes, np.ones(13), weighed)
+    np.testing.assert_allclose(found.p_values[drawn], repeated.p_values)
+    q_values = false_discovery(found.p_values, weights)
+    np.testing.assert_allclose(q_values[drawn], false_discovery(repeated.p_values))
 
 
 def test_many_columns_are_tested_in_parts(monkeypatch):
     rng = np.random.default_rng(0)
     densities = rng.dirichlet(np.full(50, 5.0), 10)
     members = np.array([rng.permutation(np.arange(10) < 4) for _ in range(30)])
-    whole = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
-    monkeypatch.setattr("heatmover.attribution.contrast.AT_ONCE", 7)
-    parts = two_frames(densities, np.zeros(30), weigh(members, np.ones((10, 1))))
-    for a, b in zip(whole, parts, strict=True):
+    given = densities, np.arange(50), rng.normal(0, 0.01, 30), np.ones(50), weigh(members, np.ones((10, 1)))
+    whole = two_frames(*given)
+    monkeypatch.setattr("heatmover.attribution.contrast.AT_ONCE", 210)
+    for a, b in zip(whole, two_frames(*given), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
@@ -311,14 +322,17 @@ def test_the_mode_stays_with_the_most():
     values = np.concatenate(
         [np.random.default_rng(0).normal(0, 0.1, 600), np.random.default_rng(1).normal(2, 0.1, 400)]
     )
-    assert abs(_mode(values)) < 0.06 < np.median(values)
-    assert _mode(np.array([3.0])) == 3.0
-    assert _mode(np.zeros(9)) == 0
+    modes = _modes(np.stack([values, -values, np.zeros(values.size)]))
+    assert abs(modes[0]) < 0.06 < np.median(values)
+    assert abs(modes[1]) < 0.06
+    assert modes[2] == 0
+    assert _modes(np.array([[3.0]])) == 3.0
 
 
 def test_columns_that_never_differ_are_no_discovery():
     members = np.array([[True, True, False, False], [True, False, True, False]])
-    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), np.zeros(2), weigh(members, np.ones((4, 1))))
+    given = np.arange(3), np.zeros(2), np.ones(3), weigh(members, np.ones((4, 1)))
+    found = two_frames(np.tile([[0.0, 0.4, 0.6]], (4, 1)), *given)
     assert np.isfinite(found.scores).all()
     np.testing.assert_array_equal(found.p_values, 1.0)
 
@@ -399,3 +413,75 @@ def test_one_row_of_a_sparse_array_is_one_measure():
         InvalidInputError, match=r"first measure to be one row, \(6,\) or \(1, 6\), found shape \(3, 6\); pass one row"
     ):
         explain(model, measures.masses, measures.masses[0])
+
+
+# Covariates, numbers, false discoveries
+
+
+def drifting(rng, level, n_cells=300):
+    """Samples on a line of 24 places, whose last places have more cells at a higher level, and their graph's model."""
+    places = np.arange(24)
+    rates = np.exp(0.2 * rng.normal(size=(len(level), 24)) + np.outer(level, places >= 20))
+    counts = np.array([rng.multinomial(n_cells, row / row.sum()) for row in rates])
+    return counts / n_cells, hm.DiffusionEMD(hm.Graph.from_grid((24,)), max_scale=2).fit()
+
+
+def test_points_that_rise_with_a_number_are_found():
+    rng = np.random.default_rng(0)
+    dose = rng.permutation(np.repeat(np.arange(4.0), 6))
+    counts, model = drifting(rng, 0.5 * dose)
+    found = explain_groups(model, counts, dose, trend="dose")
+    called = found.q_values <= 0.1
+    assert (found.group, found.reference) == ("higher dose", "lower dose")
+    assert called[21:].all()
+    assert (found.scores[21:] > 0).all()
+    assert not called[:17].any()
+    reverse = explain_groups(model, counts, -1_000 * dose, trend="dose")
+    np.testing.assert_allclose(reverse.scores, -found.scores, atol=0.05)
+    # The change is between the mean of the higher and the mean of the lower values, whatever the unit.
+    np.testing.assert_allclose(reverse.log_ratios, -found.log_ratios, atol=0.05)
+
+
+@pytest.mark.parametrize("held", ["none", "blocks", "adjust"])
+def test_a_confounded_batch_is_held_fixed(held):
+    """The batch changes the cells, and cases are mostly in one batch; the condition has no effect."""
+    any_call = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        batch = np.repeat([0, 1], 10)
+        case = np.concatenate([rng.permutation([0] * 8 + [1] * 2), rng.permutation([1] * 8 + [0] * 2)])
+        counts, model = drifting(rng, 2.0 * batch)
+        how = {"none": {}, "blocks": {"blocks": batch}, "adjust": {"adjust": {"batch": batch.astype(str)}}}[held]
+        found = explain_groups(
+            model, counts, np.where(case, "case", "control"), n_permutations=199, random_state=seed, **how
+        )
+        assert found.adjusted == (("batch",) if held == "adjust" else ())
+        any_call.append((found.q_values <= 0.1).any())
+    # Without a difference, 10% of the cohorts may have a call: 8 of 30 have a probability of 1%.
+    assert (sum(any_call) <= 7) == (held != "none")
+
+
+def test_the_false_discovery_rate_is_over_cells():
+    """Two points of equal evidence differ only in their cells: calls are the share of the cells, not of the points."""
+    rates = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        case = np.arange(16) % 2
+        # Most points have one cell. Half the cells are at three points that do not differ.
+        cells = np.r_[np.full(40, 1.0), 20, 20, 20]
+        columns = np.exp(0.3 * rng.normal(size=(16, 43)))
+        columns[:, :20] *= np.exp(0.8 * case)[:, None]
+        members = np.array([case, *(rng.permutation(case) for _ in range(199))], dtype=bool)
+        drawn = rng.choice(43, 300, p=cells / cells.sum())
+        found = two_frames(columns, drawn, np.zeros(200), cells, weigh(members, np.ones((16, 1))))
+        called = false_discovery(found.p_values, cells) <= 0.1
+        rates.append(cells[20:][called[20:]].sum() / max(cells[called].sum(), 1))
+    assert np.mean(rates) <= 0.1 + 2 * np.std(rates) / np.sqrt(len(rates))
+
+
+def test_few_samples_call_nothing_and_say_why():
+    counts, model = drifting(np.random.default_rng(0), np.repeat([0, 3], 3))
+    found = explain_groups(model, counts, list("aaabbb"), group="b")
+    assert not (found.q_values <= 0.1).any()
+    assert "With 6 samples the smallest possible p-value is 0.1" in str(found)
+    assert str(found).endswith("No cell is called.")

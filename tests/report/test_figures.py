@@ -100,13 +100,14 @@ def large_study():
     data = hm.datasets.cohort(6, cells_per_sample=20)
     comparison = hm.compare(data.points, data.labels, n_neighbors=8)
     rng = np.random.default_rng(0)
-    places = rng.normal(size=(634, 3))
+    places, chosen = rng.normal(size=(634, 3)), rng.integers(0, 6, 634)
     many = replace(
         comparison,
         names=tuple(f"VALIGA_{i:010d}" for i in range(634)),
         sizes=rng.integers(2, 400, 634),
         distances=np.sqrt(((places[:, None] - places) ** 2).sum(axis=2)),
-        embedding=comparison.embedding[rng.integers(0, 6, 634)],
+        embedding=comparison.embedding[chosen],
+        measures=hm.measures_from_weights(comparison.measures.masses[chosen]),
     )
     variables = pd.DataFrame({"condition": rng.choice(["a", "b", "c"], 634), "age": rng.normal(50, 9, 634)})
     return study_comparison(many, variables, n_permutations=9)

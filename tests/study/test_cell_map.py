@@ -56,6 +56,8 @@ def test_cells_have_their_own_places_and_the_witness_of_their_points(adata, tmp_
     assert [study.comparison.names[i] for i in shown.samples] == adata.obs["sample"].iloc[rows].tolist()
     assert [shown.type_names[i] for i in shown.types] == adata.obs["branch"].iloc[rows].tolist()
     assert np.abs(shown.witness).max() <= 1
+    assert ((shown.q_values <= 0.1) == (shown.signs != 0)).all()
+    assert (shown.signs == 1).mean() == pytest.approx(study.cell_calls.more, abs=1e-9)
     # The last branch has more cells of cases, so that the witness is larger there than on average.
     assert shown.witness[adata.obs["branch"].iloc[rows] == "branch 4"].mean() > shown.witness.mean() + 0.1
 
@@ -69,10 +71,10 @@ def test_the_witness_separates_the_means_of_the_groups_by_their_distance(adata):
     comparison = study.comparison
     rows = comparison.measures.masses.toarray()
     cases = study.variables["condition"].to_numpy() == "case"
-    witness = cell_map.witness_of(comparison, "condition", study.variables["condition"], reference=None, blocks=None)
+    witness = study.cell_calls.witness
     difference = rows[cases].mean(axis=0) - rows[~cases].mean(axis=0)
-    assert gap == pytest.approx(float(witness.values @ difference), rel=1e-6)
-    assert np.abs(witness.values).max() == pytest.approx(1)
+    assert gap == pytest.approx(float(witness @ difference), rel=1e-6)
+    assert np.abs(witness).max() == pytest.approx(1)
 
 
 def test_cells_are_drawn_from_the_samples_that_were_compared(adata, monkeypatch):

@@ -340,7 +340,7 @@ def test_progress(cohort):
     study_cohort(cohort, progress=watch, **QUICK)
     assert watch.stages == [
         "find neighbors", "choose scales", "diffuse measures", "assess noise", "compare", "diagnose graph",
-        "test variables",
+        "test variables", "call cells",
     ]  # fmt: skip
 
 

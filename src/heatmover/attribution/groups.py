@@ -6,7 +6,7 @@ The module reads the graph and the diffusion of a fitted model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,11 +16,21 @@ from heatmover._base.types import Float64
 from heatmover._base.validation import RandomState, check_random_state
 from heatmover._base.words import counted
 from heatmover.attribution.cell_types import CellTypes, contrast_types, typed_points
-from heatmover.attribution.contrast import TestedColumns, framed, is_reference, set_up, two_frames
+from heatmover.attribution.contrast import (
+    SampleContrast,
+    TestedColumns,
+    framed,
+    is_reference,
+    null_columns,
+    set_up,
+    two_frames,
+)
 from heatmover.attribution.witness import Explanation, explain_masses
 from heatmover.embedding.estimator import DiffusionEMD, check_fitted
 from heatmover.measures import check_measures
-from heatmover.statistics.regression import controlled, weigh
+from heatmover.statistics.designs import as_design
+from heatmover.statistics.permutations import check_numbers, false_discovery, out_of_reach, within_reach
+from heatmover.statistics.regression import weigh
 
 
 @final
@@ -37,16 +47,16 @@ class GroupContrast(ReadOnlyArrays):
     explanation
         Explanation of the distance between the mean of the group and the mean of the reference.
     scores
-        ``(n_points,)``: studentized difference of log-densities, the evidence that the density around a point differs.
-        The score is positive where the group is denser, and zero where the share and the log-ratio change in opposite
-        directions.
+        ``(n_points,)``: difference of log-densities divided by its moderated standard error, the evidence that the
+        density around a point differs. The score is positive where the group is denser, and zero where the share and
+        the log-ratio change in opposite directions. Along a number, the slope takes the place of the difference.
     log_ratios
         ``(n_points,)``: natural logarithm of the density of the group around a point divided by the density of the
         reference. The most common change among all cells is subtracted, unless this change exceeds a factor of 2.
     p_values, q_values
-        ``(n_points,)``: p-values by permuting samples, and q-values over all points. Among the points with a q-value of
-        at most 0.1, at most 10% are expected to be false discoveries. All q-values are 1 if there are too few samples
-        to reach a p-value of 0.05.
+        ``(n_points,)``: share of all permutations and cells with a score at least as extreme, and q-values over all
+        cells. Among the cells with a q-value of at most 0.1, at most 10% are expected to be false discoveries. All
+        q-values are 1 if there are too few samples for a test of one point to reach a p-value of 0.05.
     scale
         Densities are compared after ``2**scale`` diffusion steps.
     n_permutations, complete
@@ -57,6 +67,11 @@ class GroupContrast(ReadOnlyArrays):
         The most common change of density, as a natural logarithm. Cells that are the majority in both groups make up
         50% to 100% of each group, so their share cannot change by more than a factor of 2. If the most common change is
         larger, it cannot be the change of such a majority, and only shares are tested.
+    no_calls
+        Reason, in a sentence, why no point can be significant: there are too few samples to reach a p-value of 0.05.
+        Empty if points can be significant.
+    adjusted
+        Names of the covariates.
 
     Examples
     --------
@@ -84,6 +99,8 @@ class GroupContrast(ReadOnlyArrays):
     complete: bool
     types: CellTypes | None = None
     commonest: float = 0.0
+    no_calls: str = ""
+    adjusted: tuple[str, ...] = ()
 
     @property
     def distance(self) -> float:
@@ -106,15 +123,70 @@ class GroupContrast(ReadOnlyArrays):
                 f"\nThe most common change in density is a factor of {np.exp(abs(self.commonest)):.2g}. A "
                 "factor above 2 cannot serve as a reference, so densities are compared directly."
             )
+        calls = (
+            f"The density of {self.group} is significantly higher at {more:,} of {counted(called.size, 'point')} and "
+            f"lower at {less:,} (false-discovery rate 10%).{frame}"
+        )
         return (
             f"The mean of {self.group} ({counted(self.n_samples[0], 'sample')}) and the mean of "
             f"{self.reference} ({counted(self.n_samples[1], 'sample')}) are {self.distance:.4g} apart.\n"
-            f"The density of {self.group} is significantly higher at {more:,} of {counted(called.size, 'point')} and "
-            f"lower at {less:,} (false-discovery rate 10%).{frame}"
+            f"{self.no_calls or calls}"
         )
 
     def __repr__(self) -> str:
         return f"GroupContrast({self.group} against {self.reference}: distance {self.distance:.4g})"
+
+
+class TestedPoints(NamedTuple):
+    """Tests at every point of a graph.
+
+    Attributes
+    ----------
+    scale, commonest
+        As in `GroupContrast`.
+    columns
+        Statistics, log-ratios and p-values, ``(n_points,)`` each.
+    q_values
+        ``(n_points,)``: q-values over cells; 1 if no p-value can reach 0.05.
+    no_calls
+        Reason, in a sentence, why no p-value can reach 0.05; empty otherwise.
+    """
+
+    scale: int
+    commonest: float
+    columns: TestedColumns
+    q_values: Float64
+    no_calls: str
+
+
+def point_tests(
+    model: DiffusionEMD, design: SampleContrast, rows: sp.csr_array, cells: Float64, rng: np.random.Generator
+) -> TestedPoints:
+    """Test at every point of the graph whether the density of samples differs; see `explain_groups`.
+
+    Parameters
+    ----------
+    model
+        A fitted `DiffusionEMD`.
+    design
+        Contrast of the samples.
+    rows
+        Masses of the samples, ``(n_samples, n_points)``.
+    cells
+        ``(n_points,)``: number of cells at each point. A point with more cells weighs more in the false-discovery rate.
+    rng
+        Generator.
+    """
+    scale, densities, modes, commonest = framed(model, design, rows, rng)
+    weights = model.graph_.gather(cells[None])[0]
+    drawn = null_columns(weights, len(modes), rng)
+    tested = two_frames(densities, drawn, modes, weights, weigh(design.regressors, design.nuisance))
+    q_values, no_calls = false_discovery(tested.p_values, weights), ""
+    if not within_reach(design.smallest_p):
+        q_values = np.ones_like(q_values)
+        no_calls = f"{out_of_reach(design.evidence, design.smallest_p, 'a test of a cell')}. No cell is called."
+    spread = model.graph_.spread
+    return TestedPoints(scale, commonest, TestedColumns(*map(spread, tested)), spread(q_values), no_calls)
 
 
 def explain_groups(
@@ -125,6 +197,9 @@ def explain_groups(
     group: str | None = None,
     reference: str | None = None,
     blocks: Any | None = None,
+    adjust: Any | None = None,
+    trend: str | None = None,
+    cells: Any | None = None,
     annotation: Any | None = None,
     n_permutations: int = 999,
     random_state: RandomState = 0,
@@ -133,7 +208,7 @@ def explain_groups(
 
     Each sample is diffused for a few steps. The density of a sample around a point is then expressed as a log-ratio to
     the mean density of all samples. A studentized difference compares the mean log-ratios of the two groups.
-    Permutations of the samples give the p-value of this difference. If one cell type expands, the proportions of all
+    Permutations of the samples show which differences arise by chance. If one cell type expands, the proportions of all
     other types shrink. A point is therefore reported as different only if two tests are significant: the test of its
     share, and the test relative to the most common change among cells.
 
@@ -144,7 +219,7 @@ def explain_groups(
     measures
         ``(n_samples, n_points)``.
     groups
-        Label of each sample, ``(n_samples,)``.
+        Label of each sample, ``(n_samples,)``; with ``trend``, a number for each sample, such as its dose.
     group
         The group to explain. Default if there are two groups: the group that is not the reference.
     reference
@@ -155,12 +230,18 @@ def explain_groups(
         Block of each sample, such as its patient, batch or pair, ``(n_samples,)``; or several block variables by name
         in a mapping or a DataFrame. If all samples of every block are in one group, the samples of each block are
         averaged. Otherwise, samples are compared within blocks.
+    adjust
+        Covariates to hold fixed, such as batch or age: values ``(n_samples,)`` by name in a mapping or a DataFrame, or
+        a `heatmover.statistics.Design`.
+    trend
+        Name of the number in ``groups``. Samples are then contrasted along the number instead of between two groups:
+        the group is called "higher" and the reference "lower", followed by the name.
+    cells
+        Number of cells at each point, ``(n_points,)``, for example with landmarks. Default: one cell at each point.
     annotation
         Type of each point, such as its cell type, ``(n_points,)``. If given, types are tested too.
     n_permutations
-        Number of random permutations. If fewer permutations exist, all are used. The smallest possible p-value is ``1 /
-        (n_permutations + 1)``. To find a region that contains 0.1% of the cells, at a false-discovery rate of 0.1,
-        10,000 permutations are needed.
+        Number of random permutations. If fewer permutations exist, all are used.
     random_state
         Seed or generator.
 
@@ -185,26 +266,17 @@ def explain_groups(
     check_fitted(model)
     rows = check_measures(measures, n_points=model.n_features_in_, normalize=model.normalize)
     rng = check_random_state(random_state)
-    cells = None if annotation is None else typed_points(annotation, rows)
+    typed = None if annotation is None else typed_points(annotation, rows)
     design = set_up(
-        groups, rows.shape[0], group=group, reference=reference, blocks=blocks,
-        n_permutations=n_permutations, rng=rng,
+        groups, rows.shape[0], group=group, reference=reference, blocks=blocks, n_permutations=n_permutations, rng=rng,
+        adjust=None if adjust is None else as_design(adjust, rows.shape[0]), trend=trend,
     )  # fmt: skip
+    weights = np.ones(rows.shape[1]) if cells is None else check_numbers("cells", cells, rows.shape[1])
     samples = sp.csr_array(rows)
-    scale, densities, modes, commonest = framed(model, design, samples, rng)
-    tests = two_frames(densities, modes, weigh(design.regressors, design.nuisance))
-    tested = TestedColumns(*(model.graph_.spread(values) for values in tests))
+    tested = point_tests(model, design, samples, weights, rng)
     explained = explain_masses(model, design.means(samples), design.names)
-    types = None if cells is None else contrast_types(model, [design], cells, [explained.witness], rng)[0]
+    types = None if typed is None else contrast_types(model, [design], typed, [explained.witness], rng)[0]
     return GroupContrast(
-        *design.names,
-        design.counts,
-        explained,
-        *tested,
-        controlled(tested.p_values, np.full_like(tested.p_values, design.smallest_p)),
-        scale,
-        len(design.regressors) - 1,
-        design.complete,
-        types,
-        commonest,
-    )
+        *design.names, design.counts, explained, *tested.columns, tested.q_values, tested.scale,
+        len(design.regressors) - 1, design.complete, types, tested.commonest, tested.no_calls, design.adjusted,
+    )  # fmt: skip

@@ -18,7 +18,8 @@ from heatmover.measures import is_missing
 from heatmover.report.findings import BEFORE, cautions, term_rows
 from heatmover.report.folder import EVERY, listing
 from heatmover.statistics import DesignResult
-from heatmover.study.examination import label, out_of_reach
+from heatmover.statistics.permutations import out_of_reach
+from heatmover.study.examination import label
 from heatmover.study.study import Study
 
 NEIGHBORS_SHOWN = 3
@@ -45,6 +46,10 @@ def show_results(console: Console, study: Study, out: Path) -> None:
             console.print(hanging("", clean(line)))
         if study.contrast.drivers is not None:
             console.print(hanging("drivers", clean(study.contrast.drivers.summary())))
+    if study.cell_calls is not None:
+        console.print()
+        # The label is the first word of the sentence.
+        console.print(hanging("cells", clean(study.cell_calls.describe().removeprefix("Cells: "))))
     _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from heatmover._base.words import counted, listed, percent, unused, verb
+from heatmover.attribution.cell_types import LEVEL as DISCOVERIES
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
@@ -256,7 +257,7 @@ def methods(study: Study) -> tuple[str, ...]:
             _numerics(study),
         )
     )
-    tests = " ".join((*_tests(study), *_contrast(study)))
+    tests = " ".join((*_tests(study), *_contrast(study), *_cell_calls(study)))
     return (distances, tests) if tests else (distances,)
 
 
@@ -483,6 +484,22 @@ def _contrast(study: Study) -> Iterator[str]:
         yield contrast.drivers.describe()
     if contrast.no_calls:
         yield contrast.no_calls
+
+
+def _cell_calls(study: Study) -> Iterator[str]:
+    calls = study.cell_calls
+    if calls is None:
+        return
+    between = f"along {shortened(calls.variable)!r}"
+    if not calls.trend:
+        between = f"between {shortened(calls.groups[0])!r} and {shortened(calls.groups[1])!r}"
+    adjusted = f", adjusted for {_quoted(calls.adjusted)}" if calls.adjusted else ""
+    yield (
+        f"Without cell types, the densities of the samples around every cell were compared {between}{adjusted}, as "
+        "studentized log-ratios with moderated variances. The null distribution comes from "
+        f"{counted(calls.n_permutations, 'permutation')} of the samples and all cells; the false discovery rate over "
+        f"cells is {DISCOVERIES:.0%}."
+    )
 
 
 def _measured(contrast: CellContrast) -> str:

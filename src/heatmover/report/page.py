@@ -18,7 +18,7 @@ import numpy as np
 from heatmover._base.files import plain, replacing
 from heatmover._base.types import Float64, Int64
 from heatmover._base.validation import import_extra
-from heatmover._base.words import counted, naturally
+from heatmover._base.words import counted, naturally, percent
 from heatmover.attribution.cell_types import LEVEL
 from heatmover.attribution.drivers import LISTED
 from heatmover.errors import InvalidInputError
@@ -469,7 +469,14 @@ def cell_map_sections(study: Study, shared: dict[str, Any]) -> list[Section]:
     if cells is None:
         return []
     choices: list[dict[str, Any]] = []
-    finding = None
+    finding, calls = None, study.cell_calls
+    if calls is not None and cells.signs is not None:
+        at, pairs = "with" if calls.trend else "in", zip(calls.groups, (calls.more, calls.less), strict=True)
+        shares = (f"denser {at} {shortened(name, 40)}: {percent(share)} of the cells" for name, share in pairs)
+        choices.append({
+            "name": "cells that differ", "kind": "calls", "codes": np.where(cells.signs < 0, 2, cells.signs).tolist(),
+            "groups": ["not called", *shares],
+        })  # fmt: skip
     if cells.witness is not None:
         choices.append({"name": "where the groups differ", "kind": "witness", "values": rounded(cells.witness)})
         finding = next((one for one in study.findings if one.variable == cells.variable), None)
@@ -492,7 +499,7 @@ def cell_map_sections(study: Study, shared: dict[str, Any]) -> list[Section]:
     ]
     html = fill_part(
         "figures.html", "cellmap", cells=cells, n_cells=int(study.comparison.sizes.sum()), choices=choices,
-        finding=finding, computed=cells.name in ("pca", "umap"),
+        finding=finding, computed=cells.name in ("pca", "umap"), calls=calls,
     )  # fmt: skip
     data = {
         "title": cells.title,

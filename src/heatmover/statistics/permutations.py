@@ -223,7 +223,18 @@ def within_reach(smallest_p: Any) -> Any:
     return smallest_p <= LEVEL
 
 
-def false_discovery(p_values: npt.ArrayLike) -> Float64:
+def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
+    """Return a sentence, without its full stop, saying that a test cannot reach significance.
+
+    Examples
+    --------
+    >>> out_of_reach("5 pairs", 2 / 32)
+    'With 5 pairs the smallest possible p-value is 0.0625, so the test cannot reach 0.05'
+    """
+    return f"With {limit} the smallest possible p-value is {smallest_p:.3g}, so {test} cannot reach {LEVEL:g}"
+
+
+def false_discovery(p_values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Float64:
     """Return q-values of many tests: false-discovery rates (Benjamini and Hochberg 1995).
 
     The q-value of a test is the expected share of false discoveries among all tests with the same or a smaller p-value.
@@ -232,6 +243,9 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     ----------
     p_values
         ``(n_tests,)``, from 0 to 1.
+    weights
+        Non-negative weight of each test, ``(n_tests,)``, such as the number of cells for which the test stands. Shares
+        are then shares of the weight (Benjamini and Hochberg 1997). Default: equal weights.
 
     Returns
     -------
@@ -243,13 +257,16 @@ def false_discovery(p_values: npt.ArrayLike) -> Float64:
     >>> from heatmover.statistics import false_discovery
     >>> false_discovery([0.01, 0.04, 0.03, 0.5]).round(3).tolist()
     [0.04, 0.053, 0.053, 0.5]
+    >>> false_discovery([0.01, 0.5], weights=[3, 1]).round(3).tolist()
+    [0.013, 0.5]
     """
     array = check_numbers("p_values", p_values, np.size(p_values))
     if ((array < 0) | (array > 1)).any():
         raise InvalidInputError("p-values from 0 to 1", f"{array.min():g} to {array.max():g}")
     # Plain NumPy, because scipy.stats takes a third of a second to import.
     order, q_values = np.argsort(array), np.empty(array.size)
-    scaled = array[order] * array.size / np.arange(1, array.size + 1)
+    counted_up = np.cumsum(np.ones(array.size) if weights is None else np.asarray(weights, dtype=np.float64)[order])
+    scaled = np.divide(array[order] * counted_up[-1:], counted_up, out=np.ones(array.size), where=counted_up > 0)
     q_values[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return np.minimum(q_values, 1.0)
 

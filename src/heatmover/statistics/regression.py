@@ -55,6 +55,16 @@ class Regression(NamedTuple):
         sides = self.contrasts[0][self.informative] > 0
         return int(min(sides.sum(), (~sides).sum()))
 
+    @property
+    def unit(self) -> float:
+        """Coefficient of columns whose weighted means differ by 1 between the two sides; 1 for two plain groups."""
+        return float(np.maximum(self.coefficients[0], 0).sum()) or 1.0
+
+    def part(self, orders: slice) -> Regression:
+        """Return the regression in some of the orders."""
+        coefficients, contrasts, errors = self.coefficients[orders], self.contrasts[orders], self.errors[orders]
+        return self._replace(coefficients=coefficients, contrasts=contrasts, errors=errors)
+
 
 class Differences(NamedTuple):
     """Coefficients of columns on the regressor, and their standard errors, ``(n_orders, n_columns)`` each."""
@@ -117,14 +127,15 @@ def column_differences(columns: Float64, regression: Regression) -> Differences:
     """Return the difference of every column ``(n_units, n_columns)`` between the groups, and its standard error."""
     centered = regression.center @ columns
     values = regression.coefficients @ centered
-    crossed = regression.errors * regression.contrasts
-    variance = (
-        regression.errors @ centered**2
-        - 2 * values * (crossed @ centered)
-        + values**2 * (crossed * regression.contrasts).sum(axis=1, keepdims=True)
-    )
-    least = LEAST_VARIANCE * (centered**2).mean(axis=0) + np.finfo(float).tiny
-    return Differences(values, np.sqrt(np.maximum(variance, least)))
+    squares, crossed = centered**2, regression.errors * regression.contrasts
+    # errors @ squares - 2 * values * (crossed @ centered) + values**2 * total; new arrays would double the time.
+    variance = (crossed * regression.contrasts).sum(axis=1, keepdims=True) * values
+    variance -= 2 * crossed @ centered
+    variance *= values
+    variance += regression.errors @ squares
+    least = LEAST_VARIANCE * squares.mean(axis=0) + np.finfo(float).tiny
+    np.maximum(variance, least, out=variance)
+    return Differences(values, np.sqrt(variance, out=variance))
 
 
 def gram_statistics(gram: Float64, regression: Regression) -> Float64:

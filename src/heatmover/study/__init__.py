@@ -1,6 +1,7 @@
 """Compare samples of a cohort, test metadata; for users, `atlas`, front ends; reads cohorts, writes on request."""
 
 from heatmover.study.batches import Alignment, align_batches
+from heatmover.study.cell_calls import CellCalls
 from heatmover.study.cell_types import (
     CellContrast,
     CellType,
@@ -19,6 +20,7 @@ from heatmover.study.study import Study, study_cohort, study_comparison
 
 __all__ = [
     "Alignment",
+    "CellCalls",
     "CellContrast",
     "CellType",
     "Compared",

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from heatmover._base.readonly import ReadOnlyArrays
 from heatmover._base.types import Float64, Int32, Intp
 from heatmover._base.validation import import_extra
 from heatmover._base.words import listed
-from heatmover.attribution.witness import explain_masses
 from heatmover.cohort import Cohort
 from heatmover.cohort.subsample import draw_cells
 from heatmover.errors import InvalidInputError, argument
-from heatmover.study.cell_types import Annotation, two_groups
+from heatmover.study.cell_calls import CellCalls
+from heatmover.study.cell_types import Annotation
 from heatmover.study.comparison import Comparison
 
 # Largest number of cells on the map: more dots would hide each other. 4,000 cells add 0.2 MB to the report.
@@ -46,6 +44,9 @@ class CellMap(ReadOnlyArrays):
         ``(n_drawn,)``, in [-1, 1]: witness of the distance between the means of two groups, divided by its largest
         absolute value. The witness is positive where the group is denser, and negative where the reference is denser.
         None without two groups.
+    q_values, signs
+        ``(n_drawn,)``: q-value of each cell, and 1 for cells called denser in the group, -1 for cells called less
+        dense, else 0; see `heatmover.study.CellCalls`. None without two groups.
     variable, groups
         Name of the variable, and names of its two groups: the group and the reference. Empty without two groups.
     types
@@ -68,6 +69,8 @@ class CellMap(ReadOnlyArrays):
     groups: tuple[str, ...] = ()
     types: Int32 | None = None
     type_names: tuple[str, ...] = ()
+    q_values: Float64 | None = None
+    signs: Int32 | None = None
 
     @property
     def title(self) -> str:
@@ -77,14 +80,6 @@ class CellMap(ReadOnlyArrays):
     def plain(self) -> dict[str, Any]:
         """Return a summary of the map as plain values for JSON."""
         return {"name": self.name, "cells": len(self.places), "variable": self.variable, "groups": list(self.groups)}
-
-
-class Witness(NamedTuple):
-    """Witness of the distance between two group means, ``(n_points,)``, scaled to a largest absolute value of 1."""
-
-    variable: str
-    groups: tuple[str, str]
-    values: Float64
 
 
 def check_cell_map(cohort: Cohort, cell_map: str) -> str | None:
@@ -132,7 +127,7 @@ def map_cells(
     random_state: int = 0,
     annotation: Annotation | None = None,
     rows: Intp | None = None,
-    witness: Witness | None = None,
+    calls: CellCalls | None = None,
 ) -> CellMap:
     """Draw up to 4,000 cells and place them on a map.
 
@@ -150,8 +145,8 @@ def map_cells(
         Type of each cell of the cohort.
     rows
         ``(n_points,)``: row number of the cell at each point of the graph; None if landmarks approximate the cells.
-    witness
-        Witness from `witness_of`, to color the cells.
+    calls
+        Calls from `heatmover.study.cell_calls.call_cells`, to color the cells.
     """
     drawn = draw_cells(cohort, MOST_CELLS, random_state, kept, rows)
     order = np.argsort(drawn.rows)
@@ -160,44 +155,19 @@ def map_cells(
     shown = np.isfinite(places).all(axis=1)
     if not shown.any():
         raise InvalidInputError(f"coordinates of cells in {name}", "only NaN or infinity", "choose another map")
-    values = None
-    if witness is not None:
+    values, q_values, signs = None, None, None
+    if calls is not None:
         marks = comparison.landmarks
         nodes = np.searchsorted(rows, chosen) if rows is not None else marks.assign(points)  # type: ignore[union-attr]
-        values = witness.values[nodes][shown]
-    variable, groups = ("", ()) if witness is None else (witness.variable, witness.groups)
+        nodes = nodes[shown]
+        values, q_values, signs = calls.witness[nodes], calls.q_values[nodes], calls.signs[nodes]
+    variable, groups = ("", ()) if calls is None else (calls.variable, calls.groups)
     place = np.full(len(cohort.names), -1, dtype=np.int32)
     place[kept] = np.arange(len(kept), dtype=np.int32)
     types = None if annotation is None else annotation.codes[chosen][shown]
     names = () if annotation is None else annotation.types
-    return CellMap(name, places[shown], place[codes][shown], values, variable, groups, types, names)
-
-
-def witness_of(
-    comparison: Comparison,
-    variable: str,
-    groups: Sequence[Any],
-    *,
-    reference: str | None,
-    blocks: Any,
-    group: str | None = None,
-    trend: bool = False,
-) -> Witness:
-    """Return the witness of the distance between the means of two groups of samples.
-
-    Parameters
-    ----------
-    comparison
-        Comparison from `compare`.
-    variable, groups, reference, blocks, group, trend
-        As in `heatmover.study.contrast_cells`.
-    """
-    known, design = two_groups(
-        groups, group=group, reference=reference, trend=variable if trend else None, blocks=blocks, n_permutations=1
-    )
-    rows = sp.csr_array(comparison.measures.masses)[known]
-    explained = explain_masses(comparison.model, design.means(rows), design.names)
-    return Witness(variable, design.names, explained.witness / (float(np.abs(explained.witness).max()) or 1.0))
+    drawn_samples = place[codes][shown]
+    return CellMap(name, places[shown], drawn_samples, values, variable, groups, types, names, q_values, signs)
 
 
 def _places(points: npt.NDArray[Any], name: str, random_state: int) -> Float64:

@@ -40,10 +40,10 @@ from heatmover.measures import is_missing
 from heatmover.statistics import Design, false_discovery
 from heatmover.statistics.designs import gower
 from heatmover.statistics.permutations import LEVEL as SIGNIFICANT
-from heatmover.statistics.permutations import within_reach
+from heatmover.statistics.permutations import out_of_reach, within_reach
 from heatmover.statistics.regression import gram_statistics, two_sided, weigh
 from heatmover.study.comparison import Comparison
-from heatmover.study.examination import as_numbers, known_values, label, out_of_reach
+from heatmover.study.examination import as_numbers, known_values, label
 from heatmover.study.parameters import StudyParameters
 
 # A column with more than this number of distinct values contains names of cells or measurements, not cell types.
@@ -673,6 +673,39 @@ def contrast_variable(
     rng = check_random_state(random_state)
     given = _given(features, feature_names, annotation)
     settings: dict[str, Any] = {"blocks": blocks, "adjust": adjust, "n_permutations": n_permutations, "rng": rng}
+    known, designs, left_out = designs_along(
+        groups, variable, group=group, reference=reference, trend=trend, **settings
+    )
+    counts = Counter(label(value) for value in groups if not is_missing(value))
+    found = _contrasts(comparison, annotation, variable, known, designs, cells, given, rng)
+    together = None
+    if not trend and group is None and len(counts) > 2:
+        labels = [label(groups[place]) for place in known] if isinstance(groups, list) else [
+            label(value) for value in groups if not is_missing(value)
+        ]  # fmt: skip
+        together = _omnibus(comparison, annotation, variable, known, labels, cells, settings)
+    order = sorted(range(len(found)), key=lambda place: (found[place].p_value, -found[place].distance))
+    return CellContrasts(tuple(found[place] for place in order), together, tuple(left_out))
+
+
+def designs_along(
+    groups: Sequence[Any],
+    variable: str,
+    *,
+    group: str | None = None,
+    reference: str | None = None,
+    trend: bool = False,
+    **settings: Any,
+) -> tuple[list[int], list[SampleContrast], list[str]]:
+    """Return the samples with a value, the contrasts along a variable, and notes on groups that were left out.
+
+    Parameters
+    ----------
+    groups, variable, group, reference, trend
+        As in `contrast_variable`.
+    **settings
+        ``blocks``, ``adjust``, ``n_permutations`` and ``rng``, as in `two_groups`.
+    """
     counts = Counter(label(value) for value in groups if not is_missing(value))
     designs, left_out, known = list[SampleContrast](), list[str](), list[int]()
     if not trend:
@@ -689,8 +722,7 @@ def contrast_variable(
                 left_out.append(Sentence(f"{quoted(name)} was not compared by cell types: {error.sentence.marked}"))
                 continue
             designs.append(design)
-    along = along_numbers(variable, groups)
-    if trend or (group is None and len(counts) > 2 and along is not None):
+    if trend or (group is None and len(counts) > 2 and along_numbers(variable, groups) is not None):
         try:
             known, design = two_groups(groups, trend=variable, **settings)
             designs.append(design)
@@ -700,15 +732,15 @@ def contrast_variable(
             left_out.append(Sentence(f"The trend along {quoted(variable)} was not tested: {error.sentence.marked}"))
     if not designs:
         raise InvalidInputError(f"two groups of {quoted(variable)} with at least two samples each", left_out[0])
-    found = _contrasts(comparison, annotation, variable, known, designs, cells, given, rng)
-    together = None
-    if not trend and group is None and len(counts) > 2:
-        labels = [label(groups[place]) for place in known] if isinstance(groups, list) else [
-            label(value) for value in groups if not is_missing(value)
-        ]  # fmt: skip
-        together = _omnibus(comparison, annotation, variable, known, labels, cells, settings)
-    order = sorted(range(len(found)), key=lambda place: (found[place].p_value, -found[place].distance))
-    return CellContrasts(tuple(found[place] for place in order), together, tuple(left_out))
+    return known, designs, left_out
+
+
+def p_value_of(comparison: Comparison, known: list[int], design: SampleContrast) -> float:
+    """Return the p-value of the distance between the two sides of a contrast of the known samples."""
+    chosen = np.asarray(known)[design.chosen]
+    gram = gower(comparison.test_distances[np.ix_(chosen, chosen)])
+    inside = design.average @ gram @ design.average.T
+    return float(two_sided(gram_statistics(inside, weigh(design.regressors, design.nuisance))))
 
 
 def along_numbers(name: str, column: Any) -> list[float | None] | None:
@@ -768,10 +800,9 @@ def _contrasts(
     bulk = of_cells(own, *features) if isinstance(features, tuple) else features and features.of(known)
     explained = [explain_masses(comparison.model, design.means(rows), design.names) for design in designs]
     witnesses = [comparison.unit_factor(one.distance) * one.witness for one in explained]
-    gram = gower(comparison.test_distances[np.ix_(known, known)])
     results = contrast_types(comparison.model, designs, own, witnesses, rng)
     return [
-        _contrast(comparison, annotation.name, variable, design, result, own, bulk, gram, rng)
+        _contrast(comparison, annotation.name, variable, known, design, result, own, bulk, rng)
         for design, result in zip(designs, results, strict=True)
     ]
 
@@ -780,15 +811,14 @@ def _contrast(
     comparison: Comparison,
     annotation: str,
     variable: str,
+    known: list[int],
     design: SampleContrast,
     result: CellTypes,
     cells: TypedCells,
     bulk: Pseudobulk | None,
-    gram: Float64,
     rng: np.random.Generator,
 ) -> CellContrast:
-    inside = design.average @ gram[np.ix_(design.chosen, design.chosen)] @ design.average.T
-    p_value = float(two_sided(gram_statistics(inside, weigh(design.regressors, design.nuisance))))
+    p_value = p_value_of(comparison, known, design)
     drivers = None if bulk is None else find_drivers(design, bulk)
     no_calls = ""
     if not within_reach(design.smallest_p):

@@ -44,6 +44,7 @@ from heatmover.statistics.permutations import (
     Restriction,
     check_distances,
     check_labels,
+    out_of_reach,
     restrict,
 )
 from heatmover.statistics.tests import Separation, explained_interval, separate
@@ -473,17 +474,6 @@ def _plain(name: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
-def out_of_reach(limit: str, smallest_p: float, test: str = "the test") -> str:
-    """Return a sentence, without its full stop, saying that a test cannot reach significance.
-
-    Examples
-    --------
-    >>> out_of_reach("5 pairs", 2 / 32)
-    'With 5 pairs the smallest possible p-value is 0.0625, so the test cannot reach 0.05'
-    """
-    return f"With {limit} the smallest possible p-value is {smallest_p:.3g}, so {test} cannot reach {LEVEL:g}"
-
-
 def examine(
     distances: npt.ArrayLike,
     variables: Mapping[str, Sequence[object]] | Any,
@@ -571,7 +561,7 @@ def examine(
     findings = []
     for name in columns:
         settings = {"n_permutations": n_permutations, "random_state": random_state}
-        fixed = None if design is None else _other_terms(design, name)
+        fixed = None if design is None else other_terms(design, name)
         findings.append(
             _examine((matrix, displayed), name, read[name], (tied, fixed), statistic, settings, numeric=name in numeric)
         )
@@ -807,7 +797,7 @@ def check_adjusted(
         ...
     heatmover.errors.InvalidInputError: Expected 'treatment' not to be determined by 'batch', found that it is; ...
     """
-    fixed = _other_terms(design, name)
+    fixed = other_terms(design, name)
     known, kept = known_values(values)
     if fixed is None or len(kept) < FEWEST_SAMPLES:
         return
@@ -823,7 +813,7 @@ def check_adjusted(
     check_mixed(quoted(name), codes, restrict(codes, tied or None))
 
 
-def _other_terms(design: Design, name: str) -> Design | None:
+def other_terms(design: Design, name: str) -> Design | None:
     """Return the terms of a design that do not contain a variable; None if there are no such terms."""
     terms = tuple(term for term in design.terms if name not in term.variables)
     return Design(terms, design.n_samples) if terms else None

@@ -42,7 +42,8 @@ from heatmover.study.cautions import (
     table_cautions,
     unreliable,
 )
-from heatmover.study.cell_map import CellMap, check_cell_map, map_cells, witness_of
+from heatmover.study.cell_calls import CellCalls, call_cells
+from heatmover.study.cell_map import CellMap, check_cell_map, map_cells
 from heatmover.study.cell_types import (
     Annotation,
     CellContrast,
@@ -68,6 +69,7 @@ from heatmover.study.examination import (
     examine_design,
     known_values,
     label,
+    other_terms,
     read_variables,
 )
 from heatmover.study.genes import genes_of
@@ -128,6 +130,9 @@ class Study:
         Values ``(n_samples,)`` of every block variable, by its name.
     cell_map
         Map of drawn cells that shows where the groups of the first categorical variable differ; None without a map.
+    cell_calls
+        Cells whose surroundings differ in density between these groups, without cell types. Without a categorical
+        variable, cells are called along the first number. None if no variable could be tested.
 
     Examples
     --------
@@ -150,6 +155,7 @@ class Study:
     composition: SampleComposition | None = None
     blocks: Mapping[str, Sequence[object]] = field(default_factory=dict)
     cell_map: CellMap | None = None
+    cell_calls: CellCalls | None = None
 
     @property
     def contrast(self) -> CellContrast | None:
@@ -241,6 +247,7 @@ class Study:
             "contrasts": [contrast.plain() for contrast in self.contrasts],
             "omnibus": [one.plain() for one in self.omnibus],
             "cell_map": None if self.cell_map is None else self.cell_map.plain(),
+            "cell_calls": None if self.cell_calls is None else self.cell_calls.plain(),
             "outliers": self.outliers(),
             "notes": list(self.notes),
             "seconds": dict(self.record.seconds),
@@ -374,22 +381,11 @@ def _with_map(
     if name is None:
         return study
     watch.stage("map cells", 1)
-    wanted, witness = contrasted(study.findings, study.variables, asked), None
-    if wanted:
-        name_of, trend = wanted[0]
-        sides: dict[str, Any] = {"group": asked.group, "reference": asked.reference}
-        if study.contrast is not None:  # show the contrast of the cell types
-            name_of, trend = study.contrast.variable, study.contrast.trend
-            sides = {"group": study.contrast.group, "reference": study.contrast.reference}
-        sides = {side: None if trend or name == "all others" else name for side, name in sides.items()}
-        with suppress(InvalidInputError):  # if a group has only one sample, draw the map without a witness
-            groups, blocks = study.variables[name_of], study.blocks or None
-            witness = witness_of(study.comparison, name_of, groups, trend=trend, blocks=blocks, **sides)
     cells, notes = None, study.notes
     try:
         cells = map_cells(
             cohort, kept, study.comparison, name,
-            random_state=asked.random_state, annotation=annotation, rows=rows, witness=witness,
+            random_state=asked.random_state, annotation=annotation, rows=rows, calls=study.cell_calls,
         )  # fmt: skip
     except InvalidInputError as error:  # keep the results even if no map can be drawn
         notes = (*notes, Sentence(f"The report has no map of the cells: {error.sentence.marked}"))
@@ -625,13 +621,41 @@ def _finish(
         masses = comparison.measures.masses if compared.cells is None else compared.cells.masses
         composition = shares_of(compared.annotation, masses)
         watch.advance()
+    watch.stage("call cells", 1)
+    calls = _call(compared, design, findings, asked)
+    watch.advance()
     watch.end()
     record = StudyRecord(source, parameters, how, watch.seconds, versions())
     noise = noise_sentences(comparison)
     blocks = design.blocks or {}
     return Study(
-        comparison, design.table, findings, notes, record, found.contrasts, together, noise, terms, composition, blocks
+        comparison,
+        design.table,
+        findings,
+        notes,
+        record,
+        found.contrasts,
+        together,
+        noise,
+        terms,
+        composition,
+        blocks,
+        cell_calls=calls,
     )
+
+
+def _call(
+    compared: Compared, design: SampleDesign, findings: Sequence[Finding], asked: StudyParameters
+) -> CellCalls | None:
+    """Call cells along the first of the variables whose cell types are contrasted."""
+    for name, trend in contrasted(findings, design.table, asked)[:1]:
+        covariates = None if design.covariates is None else other_terms(design.covariates, name)
+        with suppress(InvalidInputError):  # a group has only one sample, or covariates determine it
+            return call_cells(
+                compared.comparison, design.table[name], name, trend=trend, group=None if trend else asked.group,
+                reference=None if trend else asked.reference, blocks=design.blocks, adjust=covariates, **asked.tests,
+            )  # fmt: skip
+    return None
 
 
 def _terms(
@@ -679,7 +703,7 @@ def _contrasts(
                 reference=None if trend else asked.reference,
                 trend=trend,
                 blocks=design.blocks,
-                adjust=_held(design.covariates, name),
+                adjust=None if design.covariates is None else other_terms(design.covariates, name),
                 cells=compared.cells,
                 features=compared.features,
                 feature_names=compared.feature_names,
@@ -690,12 +714,6 @@ def _contrasts(
     left_out = tuple(note for result in results for note in result.left_out)
     together = tuple(result.omnibus for result in results if result.omnibus is not None)
     return CellContrasts(tuple(every), left_out=left_out), together
-
-
-def _held(covariates: Design | None, name: str) -> Design | None:
-    """Return the covariates that do not contain a variable; None if there are none."""
-    terms = () if covariates is None else tuple(term for term in covariates.terms if name not in term.variables)
-    return Design(terms, len(terms[0].columns)) if terms else None
 
 
 def contrasted(findings: Sequence[Finding], table: Any, asked: StudyParameters) -> list[tuple[str, bool]]:

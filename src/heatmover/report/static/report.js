@@ -442,7 +442,10 @@
   /* ---- cells on a map ---- */
   // Purple: lower density; gray: equal density; orange: higher density. The gray is visible on light and dark pages.
   const DIVERGING = ["#542788", "#8073ac", "#b2abd2", "#b4b4b4", "#fdb863", "#e08214", "#b35806"];
+  // Not called, denser in the group, denser in the reference.
+  const CALLED = ["#c8c8c8", "#e08214", "#542788"];
   function cellColors(choice, look) {
+    if (choice.kind === "calls") return choice.codes.map((code) => CALLED[code]);
     if (choice.kind === "witness") return choice.values.map((value) => rampColor(DIVERGING, (value + 1) / 2));
     if (choice.kind === "types") return choice.codes.map((code) => (code >= cells.colors.length ? "#BDBDBD" : cells.colors[code]));
     const all = colors(samples.colorings[choice.place], look.missing);
@@ -450,13 +453,14 @@
   }
   function cellText(choice, i) {
     if (choice.kind === "witness") return choice.name + ": " + digits(choice.values[i], 2);
-    if (choice.kind === "types") return choice.name + ": " + short(choice.groups[choice.codes[i]], 60);
+    if (choice.kind === "types" || choice.kind === "calls") return choice.name + ": " + short(choice.groups[choice.codes[i]], 80);
     return lineOf(samples.colorings[choice.place], cells.samples[i]);
   }
   function cellFigure(look) {
     const choice = cells.choices[state.cellColor], all = choice ? cellColors(choice, look) : cells.x.map(() => look.quiet);
     // Draw the cells with the largest differences last.
     const order = cells.x.map((_, i) => i);
+    if (choice && choice.kind === "calls") order.sort((a, b) => Math.sign(choice.codes[a]) - Math.sign(choice.codes[b]));
     if (choice && choice.kind === "witness") order.sort((a, b) => Math.abs(choice.values[a]) - Math.abs(choice.values[b]));
     const axis = (text) => ({ title: { text: literal(short(text, 40)), font: { size: 13, color: look.quiet } }, showgrid: false, zeroline: false, showticklabels: false, linecolor: look.faint });
     const marks = { type: "scatter", mode: "markers", x: order.map((i) => cells.x[i]), y: order.map((i) => cells.y[i]), customdata: order, hoverinfo: "none",
@@ -466,6 +470,7 @@
     return { data: [marks], layout: frame };
   }
   function cellEntries(choice, look) {
+    if (choice.kind === "calls") return choice.groups.map((name, code) => [short(name, 80), CALLED[code]]);
     if (choice.kind === "witness") return [["more " + short(cells.groups[0], 40), 1], ["equal", 0.5], ["more " + short(cells.groups[1], 40), 0]].map(([name, share]) => [name, rampColor(DIVERGING, share)]);
     if (choice.kind === "types") return choice.groups.map((name, kind) => [short(name, 40), kind >= cells.colors.length ? "#BDBDBD" : cells.colors[kind]]);
     const coloring = samples.colorings[choice.place], known = coloring.groups.map((name, code) => [short(name, 40), groupColor(code)]);
