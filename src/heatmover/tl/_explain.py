@@ -185,6 +185,7 @@ def explain(
         result.measures.masses[known],
         [label(groups[i]) for i in known],
         blocks=None if tied is None else [tied[i] for i in known],
+        cells=result.sizes @ result.measures.masses,
         **design,
     )
     # Factor that converts the witness and the L1 distance between the group means to the unit of the distances.
