@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from heatmover.statistics.moderation import degrees_left, moderated_t, residuals, smooth_basis, variance_prior
+from heatmover.statistics.moderation import (
+    allow_for_sides,
+    degrees_left,
+    moderated_t,
+    residuals,
+    smooth_basis,
+    variance_prior,
+)
 from heatmover.statistics.regression import block_columns, weigh
 
 
@@ -101,3 +108,29 @@ def test_columns_without_variance_are_finite():
     found = moderated(columns, np.tile([0.0, 1.0], 3), np.ones((6, 1)), np.ones(6), columns.mean(axis=0))
     assert np.isfinite(found.statistics).all()
     assert (found.statistics[:20] == 0).all()
+
+
+@pytest.mark.parametrize(("sizes", "spread"), [((5, 11), 3.0), ((5, 15), 1 / 3), ((4, 4), 3.0), ((8, 8), 1.0)])
+def test_the_level_holds_if_one_side_varies_more(sizes, spread):
+    """The t-test with one variance has 17% false positives in the first design, and 0.4% in the second."""
+    group = np.repeat([1.0, 0.0], sizes)
+    nuisance, weights = np.ones((group.size, 1)), np.full(group.size, 0.9)
+    rates = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scale = np.where(group == 1, spread, 1.0)[:, None] * np.sqrt(8 / rng.chisquare(8, 500))
+        columns = scale * rng.normal(size=(group.size, 500))
+        regression, degrees = weigh(group[None], nuisance), degrees_left(nuisance, weights)
+        found = allow_for_sides(columns, regression, weights, degrees)
+        fit = residuals(columns, weigh(group[None], nuisance, found), found, degrees)
+        rates.append((moderated_t(fit, np.zeros(500)).p_values <= 0.05).mean())
+    assert np.mean(rates) == pytest.approx(0.05, abs=0.012)
+
+
+def test_pairs_do_not_tell_which_side_varies_more():
+    rng = np.random.default_rng(0)
+    blocks, group = np.repeat(np.arange(6), 2), np.tile([1.0, 0.0], 6)
+    nuisance, weights = (blocks[:, None] == np.arange(6)).astype(float), np.ones(12)
+    columns = rng.normal(size=(12, 200)) * np.where(group == 1, 5.0, 1.0)[:, None]
+    found = allow_for_sides(columns, weigh(group[None], nuisance), weights, degrees_left(nuisance, weights))
+    np.testing.assert_allclose(found, found[0])

@@ -16,7 +16,7 @@ from heatmover.attribution.cell_types import HALF_KNOWN, LEAST_SAMPLES
 from heatmover.attribution.contrast import SampleContrast
 from heatmover.attribution.pseudobulk import Pseudobulk
 from heatmover.errors import InvalidInputError
-from heatmover.statistics.moderation import degrees_left, moderated_t, residuals
+from heatmover.statistics.moderation import FOR_PRIOR, allow_for_sides, degrees_left, moderated_t, residuals
 from heatmover.statistics.permutations import within_reach
 from heatmover.statistics.regression import column_differences, controlled, smallest_p, two_sided, weigh
 
@@ -219,6 +219,11 @@ def find_drivers(design: SampleContrast, bulk: Pseudobulk) -> Drivers:
     for kind, weight in enumerate(weights):
         places = np.flatnonzero(able[kind])
         regression = observed[kind] if method == MODERATED else weigh(design.regressors, design.nuisance, weight)
+        if method == MODERATED and places.size >= FOR_PRIOR:
+            some = places[:: max(1, places.size // COLUMNS_AT_ONCE)]
+            columns = _unit_means(design, bulk, kind, slice(None))[:, some]
+            weight = allow_for_sides(columns, regression, weight, degrees[kind])
+            regression = weigh(design.regressors[:1], design.nuisance, weight)
         fits = []
         for start in range(0, shape[1], COLUMNS_AT_ONCE):
             part = slice(start, start + COLUMNS_AT_ONCE)

@@ -41,6 +41,8 @@ class Regression(NamedTuple):
         ``(n_units, n_units)``: matrix that subtracts the fit on the nuisance columns.
     informative
         ``(n_units,)``: True for units that contribute to the observed coefficient.
+    regressors, nuisance
+        ``(n_orders, n_units)`` and ``(n_units, n_nuisance)``: the regressor and the nuisance columns.
     """
 
     coefficients: Float64
@@ -48,6 +50,8 @@ class Regression(NamedTuple):
     errors: Float64
     center: Float64
     informative: Bool
+    regressors: Float64
+    nuisance: Float64
 
     @property
     def least_side(self) -> int:
@@ -120,7 +124,9 @@ def weigh(regressors: Float64 | Bool, nuisance: Float64, weights: Float64 | None
     # A unit alone in its group has a residual of zero, so the divisor does not matter.
     errors = coefficients**2 / np.maximum(1 - leverages - weighted * contrasts / safe, 1e-9)
     informative = np.abs(weighted[0]) > 1e-9 * np.maximum(np.abs(weighted[0]).max(), np.finfo(float).tiny)
-    return Regression(coefficients, contrasts, errors, center, informative)
+    return Regression(
+        coefficients, contrasts, errors, center, informative, np.asarray(regressors, dtype=np.float64), nuisance
+    )
 
 
 def column_differences(columns: Float64, regression: Regression) -> Differences:
