@@ -9,8 +9,6 @@ have other variances than genes with many.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.special import digamma, polygamma
 from scipy.stats import t as student
@@ -23,33 +21,6 @@ LEAST_SHARE = 1e-5
 # With fewer columns, the prior is too uncertain, and variances are not shrunk. The prior is a constant from here on, a
 # line from the next number on, and a natural cubic spline with four coefficients from the last number on.
 FOR_PRIOR, FOR_LINE, FOR_SPLINE = 10, 20, 30
-
-
-class Residuals(NamedTuple):
-    """Coefficients of columns on the observed regressor, and the variances of their residuals.
-
-    Attributes
-    ----------
-    coefficients, variances
-        ``(n_columns,)``: coefficient on the regressor, and residual variance of a unit of weight 1.
-    factor
-        Variance of a coefficient, divided by the residual variance.
-    degrees
-        Residual degrees of freedom.
-    """
-
-    coefficients: Float64
-    variances: Float64
-    factor: float
-    degrees: int
-
-
-class Moderated(NamedTuple):
-    """Moderated t-statistics and two-sided p-values, ``(n_columns,)`` each, and the prior degrees of freedom."""
-
-    statistics: Float64
-    p_values: Float64
-    prior_degrees: float
 
 
 def degrees_left(nuisance: Float64, weights: Float64) -> int:
@@ -65,13 +36,13 @@ def degrees_left(nuisance: Float64, weights: Float64) -> int:
     return int(np.count_nonzero(weights) - nuisance_basis(nuisance, weights).shape[1] - 1)
 
 
-def residuals(columns: Float64, regression: Regression, weights: Float64, degrees: int) -> Residuals:
-    """Return the coefficients and residual variances of columns ``(n_units, n_columns)`` in the observed order.
+def residuals(columns: Float64, regression: Regression, weights: Float64, degrees: int) -> tuple[Float64, Float64]:
+    """Return the coefficients of columns on the observed regressor, and the variances of residuals of weight 1.
 
     Parameters
     ----------
     columns
-        Values of the units.
+        Values of the units, ``(n_units, n_columns)``.
     regression, weights
         Result of `heatmover.statistics.regression.weigh`, and its weights, ``(n_units,)``.
     degrees
@@ -79,33 +50,35 @@ def residuals(columns: Float64, regression: Regression, weights: Float64, degree
     """
     centered = regression.center @ columns
     coefficients = regression.coefficients[0] @ centered
-    size = float(weights @ regression.contrasts[0] ** 2)
     left = weights @ (centered - np.outer(regression.contrasts[0], coefficients)) ** 2
     # Residuals of columns without variance are rounding errors.
     least = LEAST_VARIANCE * (weights @ columns**2) / weights.sum()
-    return Residuals(coefficients, np.maximum(left / degrees, least), 1 / size, degrees)
+    return coefficients, np.maximum(left / degrees, least)
 
 
-def moderated_t(fit: Residuals, levels: Float64) -> Moderated:
-    """Return the moderated t-test of every column.
+def moderated_t(
+    coefficients: Float64, variances: Float64, levels: Float64, factor: float, degrees: int
+) -> tuple[Float64, Float64]:
+    """Return moderated t-statistics and two-sided p-values, ``(n_columns,)`` each.
 
     Parameters
     ----------
-    fit
-        Coefficients and residual variances of the columns.
+    coefficients, variances
+        As returned by `residuals`.
     levels
         Mean of each column, ``(n_columns,)``, on which the prior variance depends.
+    factor
+        Variance of a coefficient, divided by the variance of a residual of weight 1.
+    degrees
+        Residual degrees of freedom.
     """
-    prior, prior_degrees = variance_prior(fit.variances, levels, fit.degrees)
-    if np.isinf(prior_degrees):
-        variances = prior
-    else:
-        variances = (prior_degrees * prior + fit.degrees * fit.variances) / (prior_degrees + fit.degrees)
-    errors = np.sqrt(fit.factor * np.maximum(variances, np.finfo(float).tiny))
-    statistics = fit.coefficients / errors
+    prior, prior_degrees = variance_prior(variances, levels, degrees)
+    share = 1.0 if np.isinf(prior_degrees) else prior_degrees / (prior_degrees + degrees)
+    errors = np.sqrt(factor * np.maximum(share * prior + (1 - share) * variances, np.finfo(float).tiny))
+    statistics = coefficients / errors
     # All columns together have this many degrees of freedom, so the prior cannot have more.
-    degrees = min(prior_degrees + fit.degrees, fit.degrees * fit.variances.size)
-    return Moderated(statistics, np.asarray(2 * student.sf(np.abs(statistics), degrees)), prior_degrees)
+    total = min(prior_degrees + degrees, degrees * variances.size)
+    return statistics, np.asarray(2 * student.sf(np.abs(statistics), total))
 
 
 def variance_prior(variances: Float64, levels: Float64, degrees: int) -> tuple[Float64, float]:
