@@ -84,8 +84,19 @@ def test_the_mean_of_the_prior_follows_the_level():
     levels = np.sort(rng.uniform(0, 4, size=5_000))
     true = np.exp(np.sin(levels))
     prior, degrees = variance_prior(true * rng.chisquare(5, size=levels.size) / 5, levels, 5)
-    assert degrees > 100
+    assert (degrees > 100).all()
     np.testing.assert_allclose(prior, true, rtol=0.15)
+
+
+def test_the_prior_counts_less_at_levels_where_variances_vary():
+    rng = np.random.default_rng(6)
+    levels = rng.uniform(0, 4, size=5_000)
+    freedom = np.where(levels > 2, 4, 1_000)
+    true = freedom / rng.chisquare(freedom)
+    _, degrees = variance_prior(true * rng.chisquare(5, size=levels.size) / 5, levels, 5)
+    assert np.median(degrees[levels > 3]) < 8
+    # Never more than the degrees of freedom of all columns together.
+    assert degrees.max() == pytest.approx(degrees[levels < 0.5].min())
 
 
 def test_few_columns_have_the_plain_t_test():
@@ -95,7 +106,7 @@ def test_few_columns_have_the_plain_t_test():
     plain = stats.ttest_ind(columns[1::2], columns[::2])
     np.testing.assert_allclose(statistics, plain.statistic)
     np.testing.assert_allclose(p_values, plain.pvalue)
-    assert prior_degrees == 0
+    assert (prior_degrees == 0).all()
 
 
 def test_columns_without_variance_are_finite():
