@@ -135,8 +135,8 @@ def kang(path: Path, folder: Path | None) -> None:
     note = (
         f"Genes with q at most {LEVEL:g} in 8 donors (Kang et al. 2018); in parentheses, how many of "
         f"{', '.join(KNOWN)} are called as up after stimulation. All tests use the same means of log-normalized "
-        f"counts. Of {2 * SPLITS} random splits of the donors of one condition into 4 against 4, {splits[0]} had a significant "
-        f"gene; with the constant prior degrees of freedom of limma-trend, {splits[1]}."
+        f"counts. Of {2 * SPLITS} random splits of the donors of one condition into 4 against 4, {splits[0]} had a "
+        f"significant gene; with the constant prior degrees of freedom of limma-trend, {splits[1]}."
     )
     heads = ["cell type", "cells", "genes tested", "heatmover (moderated t)", "plain paired t", "permutations"]
     write_table("genes_kang", heads, rows, note, folder=folder)
