@@ -309,7 +309,7 @@ def test_where_nothing_can_be_called_the_reason_is_stored(adata):
 
 
 def test_all_genes_of_a_layer_are_compared_by_default(fresh):
-    counts = np.random.default_rng(0).poisson(2.0, size=(fresh.n_obs, 30))
+    counts = np.random.default_rng(0).poisson(np.linspace(2.0, 20.0, 30), size=(fresh.n_obs, 30))
     genes = sc_like(fresh, counts)
     sample_distances(genes, "sample")
     explain(genes, "condition", annotation="branch", **QUICK)
@@ -320,6 +320,12 @@ def test_all_genes_of_a_layer_are_compared_by_default(fresh):
     found = genes.uns["heatmover"]["explain"]
     assert set(found["drivers"]["feature"]) == {"gene 3"}
     assert "values of X, as stored" in found["drivers_test"]
+    whole, reverse = genes.X.mean(), genes.var_names[::-1].tolist()
+    explain(genes, "condition", annotation="branch", layer="X", features=reverse, **QUICK)
+    drivers = genes.uns["heatmover"]["explain"]["drivers"]
+    first = drivers.groupby("feature")["in_reference"].mean().loc["gene 29"]
+    assert first == pytest.approx(genes[:, "gene 29"].X.mean(), abs=0.2)
+    assert first != pytest.approx(whole, abs=0.5)
     explain(genes, "condition", annotation="branch", layer="none", **QUICK)
     assert "drivers" not in genes.uns["heatmover"]["explain"]
     with pytest.raises(

@@ -209,7 +209,7 @@ def find_drivers(design: SampleContrast, bulk: Pseudobulk) -> Drivers:
     cells = bulk.counts[:, design.chosen] / sizes @ design.average.T / np.asarray(squares @ (1 / sizes)).ravel()
     weights = cells / (cells + HALF_KNOWN)
     shape = bulk.tested.shape
-    in_group, in_reference, differences, scores = np.zeros((4, *shape))
+    in_group, in_reference, differences, variances, scores = np.zeros((5, *shape))
     p_values, smallest = np.ones(shape), np.ones(shape)
     able, degrees = np.zeros(shape, dtype=bool), [degrees_left(design.nuisance, own) for own in weights]
     observed = [weigh(design.regressors[:1], design.nuisance, own) for own in weights]
@@ -224,7 +224,6 @@ def find_drivers(design: SampleContrast, bulk: Pseudobulk) -> Drivers:
             columns = _unit_means(design, bulk, kind, slice(None))[:, some]
             weight = allow_for_sides(columns, regression, weight, degrees[kind])
             regression = weigh(design.regressors[:1], design.nuisance, weight)
-        fits = []
         for start in range(0, shape[1], COLUMNS_AT_ONCE):
             part = slice(start, start + COLUMNS_AT_ONCE)
             means = _unit_means(design, bulk, kind, part)
@@ -234,20 +233,18 @@ def find_drivers(design: SampleContrast, bulk: Pseudobulk) -> Drivers:
                 continue
             columns = means[:, own - start]
             if method == MODERATED:
-                fits.append(residuals(columns, regression, weight, degrees[kind]))
+                fitted = residuals(columns, regression, weight, degrees[kind])
+                differences[kind, own], variances[kind, own] = fitted
                 continue
             tested = column_differences(columns, regression)
             statistics = tested.values / tested.errors
             differences[kind, own], scores[kind, own] = tested.values[0], statistics[0]
             p_values[kind, own], smallest[kind, own] = two_sided(statistics), smallest_p(statistics)
-        if fits:
-            fit = fits[0]._replace(
-                coefficients=np.concatenate([one.coefficients for one in fits]),
-                variances=np.concatenate([one.variances for one in fits]),
-            )
+        if method == MODERATED and places.size:
             levels = ((in_group + in_reference) / 2)[kind, places]
-            differences[kind, places] = fit.coefficients
-            scores[kind, places], p_values[kind, places], _ = moderated_t(fit, levels)
+            factor = 1 / float(weight @ regression.contrasts[0] ** 2)
+            tests = moderated_t(differences[kind, places], variances[kind, places], levels, factor, degrees[kind])
+            scores[kind, places], p_values[kind, places] = tests
             smallest[kind, places] = 0
     pooled = np.stack([_average(own, count) for own, count in zip(bulk.means, bulk.counts, strict=True)])
     deviations = np.sqrt(np.maximum(bulk.squares - pooled**2, 0))

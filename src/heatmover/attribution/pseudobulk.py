@@ -99,14 +99,9 @@ class FeatureSums:
         _add(self.detected, typed @ sp.csr_array(((block.data != 0).astype(np.float64), *parts), shape=block.shape))
 
     def finish(
-        self,
-        types: tuple[str, ...],
-        features: tuple[str, ...],
-        *,
-        least_cells: float = 0,
-        least_share: float = 0,
+        self, types: tuple[str, ...], features: tuple[str, ...], *, least_cells: float = 0, least_share: float = 0,
         **words: Any,
-    ) -> Pseudobulk:
+    ) -> Pseudobulk:  # fmt: skip
         """Return the means; the sums are used up.
 
         Parameters
@@ -124,9 +119,8 @@ class FeatureSums:
         totals = np.maximum(counts.sum(axis=1), np.finfo(float).tiny)[:, None]
         self.sums /= np.maximum(self.counts, np.finfo(float).tiny)[:, None]
         tested = self.detected >= np.maximum(least_cells, least_share * totals)
-        return Pseudobulk(
-            types, features, counts, self.sums.reshape(self.shape), self.squares / totals, tested, **words
-        )
+        means = self.sums.reshape(self.shape)
+        return Pseudobulk(types, features, counts, means, self.squares / totals, tested, **words)
 
 
 def _add(total: Float64, part: Any) -> None:

@@ -150,14 +150,9 @@ def average_genes(
 
 
 def pseudobulk(
-    genes: Genes,
-    cells: Rows,
-    progress: Progress,
-    *,
-    features: Sequence[str] | None = None,
-    memory: int = MOST_BYTES,
+    genes: Genes, cells: Rows, progress: Progress, *, features: Sequence[str] | None = None, memory: int = MOST_BYTES,
     name: str = "genes",
-) -> Pseudobulk:
+) -> Pseudobulk:  # fmt: skip
     """Return the mean of every gene over the cells of each type in each sample.
 
     Parameters
@@ -196,15 +191,15 @@ def pseudobulk(
         if sums is not None:
             break
     assert sums is not None
-    least_of = {}
-    if genes.counted and features is None:
-        least_of = {"least_cells": LEAST_CELLS, "least_share": LEAST_SHARE}
+    filtered = genes.counted and features is None
+    if filtered:
         words.append(
             f"A gene was tested in a type if at least {LEAST_CELLS} cells and {LEAST_SHARE:.0%} of the cells of the "
             "type express it."
         )
     return sums.finish(
-        cells.types, tuple(names[i] for i in columns), **least_of, kind=genes.kind, left_out=" ".join(words),
+        cells.types, tuple(names[i] for i in columns), least_cells=LEAST_CELLS * filtered,
+        least_share=LEAST_SHARE * filtered, kind=genes.kind, left_out=" ".join(words),
         scale=f"log-normalized counts of {genes.name}" if as_counts else f"values of {genes.name}, as stored",
     )  # fmt: skip
 
@@ -213,9 +208,8 @@ def _sums(
     genes: Genes, cells: Rows, progress: Progress, columns: Intp, as_counts: bool, name: str
 ) -> FeatureSums | None:
     """Return sums of log-normalized counts, or of values as they are; None for counts that are not whole numbers."""
-    n_types, n_groups = len(cells.types), len(cells.types) * cells.n_samples
-    sums = FeatureSums(n_types, cells.n_samples, columns.size)
-    every = columns.size == len(genes.reader.features)
+    sums = FeatureSums(len(cells.types), cells.n_samples, columns.size)
+    every = np.array_equal(columns, np.arange(len(genes.reader.features)))
     negative, done = "", 0
     for block, inside in _blocks(genes, cells, progress, "average genes"):
         rows, done = done + np.flatnonzero(inside), done + inside.size
@@ -238,7 +232,7 @@ def _sums(
         # In single precision, so that the sums do not depend on the order of cells (see `FeatureSums`).
         values = values.astype(np.float32)
         groups = cells.codes[rows].astype(np.int64) * cells.n_samples + cells.samples[rows]
-        where = sp.csr_array((np.ones(rows.size), (groups, np.arange(rows.size))), shape=(n_groups, rows.size))
+        where = sp.csr_array((np.ones(rows.size), (groups, np.arange(rows.size))), shape=(sums.counts.size, rows.size))
         sums.add(where, values if every else values[:, columns])
     if negative:
         raise InvalidInputError(
@@ -258,11 +252,8 @@ def _blocks(genes: Genes, cells: Rows, progress: Progress, stage: str) -> Iterat
         done = end
         progress.advance(block.shape[0])
     if done != cells.samples.size:
-        raise InvalidInputError(
-            f"{counted(cells.samples.size, 'cell')} in {genes.name}",
-            f"{done:,}",
-            "the file has changed since it was read",
-        )
+        expected = f"{counted(cells.samples.size, 'cell')} in {genes.name}"
+        raise InvalidInputError(expected, f"{done:,}", "the file has changed since it was read")
 
 
 def log_normalized(counts: sp.csr_array) -> sp.csr_array:
