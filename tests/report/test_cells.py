@@ -126,3 +126,18 @@ def test_groups_that_are_the_same_have_a_page(plain_study, contrast):
 )
 def test_shares_read_as_per_cent(share, text):
     assert _percent(share) == text
+
+
+def test_called_cells_have_colors_and_the_legend_counts_all_cells(plain_study, data_of, parsed):
+    shown, calls = plain_study.cell_map, replace(plain_study.cell_calls, more=0.12, less=0.03)
+    signs = (np.arange(360) % 3 - 1).astype(np.int32)
+    drawn = replace(shown, signs=signs, q_values=np.where(signs, 0.05, 0.5))
+    page = render(replace(plain_study, cell_map=drawn, cell_calls=calls))
+    choice = data_of(page)["sections"]["cellmap"]["choices"][0]
+    assert choice["name"] == "cells that differ"
+    assert choice["codes"][:3] == [2, 0, 1]
+    assert choice["groups"] == ["not called", "denser in case: 12% of the cells", "denser in control: 3% of the cells"]
+    sentence = "Cells: 12% are in neighborhoods that are denser in 'case', 3% less dense (false discovery rate 10%)."
+    assert sentence in " ".join("".join(parsed(page).texts).split())
+    none = replace(calls, no_calls="With 5 pairs no test can reach 0.05. No cell is called.")
+    assert "Cells: With 5 pairs" in render(replace(plain_study, cell_map=drawn, cell_calls=none))
