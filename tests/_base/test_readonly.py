@@ -12,6 +12,9 @@ import scipy.sparse as sp
 
 import heatmover as hm
 from heatmover._base.readonly import ReadOnlyArrays
+from heatmover.attribution.cell_types import typed_points
+from heatmover.attribution.drivers import check_features
+from heatmover.attribution.pseudobulk import of_cells
 from heatmover.diffusion.interpolative import cut_skeleton
 from heatmover.statistics import Design, permanova_design
 from heatmover.statistics.permutations import TestResult
@@ -45,6 +48,7 @@ def values():
         hm.uncertainty(whole.model, measures, n_bootstrap=5),
         hm.calibrate(whole.model, measures, points=data.points, n_pairs=28),
         hm.compare(data.points, data.labels, equal_cells=20),
+        of_cells(typed_points(np.array(branch), measures.masses), *check_features(data.points, None, len(branch))),
         CellMap("X_umap", np.zeros((3, 2)), np.zeros(3, dtype=np.int32)),
         atlas, mapped, hm.MeasureIndex.from_embedding(whole.embedding).nearest(whole.embedding[:2], k=2),
     ]  # fmt: skip

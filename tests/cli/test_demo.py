@@ -110,6 +110,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(finished):
         "diagnose graph ...",
         "test variables ...",
         "contrast cells ...",
+        "call cells ...",
         "write results ...",
     ]
 
@@ -131,7 +132,15 @@ def test_the_same_seed_gives_the_same_numbers_for_any_number_of_threads(finished
     records = [json.loads(found["run.json"]) for found in (again, first)]
     assert len(records[0]["input"]["checksum"]) == len("sha256:") + 64
     assert json.loads(other["run.json"])["input"]["checksum"] != records[0]["input"]["checksum"]
-    stages = {"simulate cohort", "find neighbors", "compare", "test variables", "contrast cells", "write results"}
+    stages = {
+        "simulate cohort",
+        "find neighbors",
+        "compare",
+        "test variables",
+        "contrast cells",
+        "call cells",
+        "write results",
+    }
     assert stages <= records[0]["seconds"].keys()
     assert b"simulate cohort 0." in first["report.html"]
     for record in records:  # clocks go on

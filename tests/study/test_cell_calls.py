@@ -28,7 +28,8 @@ def test_a_study_calls_what_explain_groups_calls(cohort):
     assert (calls.signs[branch] == 1).mean() > 0.7
     assert calls.more == pytest.approx((calls.signs == 1).mean())
     assert calls.less == pytest.approx((calls.signs == -1).mean())
-    assert calls.describe().startswith(f"Cells: {100 * calls.more:.0f}% are in neighborhoods that are denser in 'case'")
+    start = f"{100 * calls.more:.0f}% of the cells are in neighborhoods that are denser in 'case'"
+    assert calls.describe().startswith(start)
     assert study.plain()["cell_calls"]["sentence"] == str(calls)
 
 

@@ -48,8 +48,7 @@ def show_results(console: Console, study: Study, out: Path) -> None:
             console.print(hanging("drivers", clean(study.contrast.drivers.summary())))
     if study.cell_calls is not None:
         console.print()
-        # The label is the first word of the sentence.
-        console.print(hanging("cells", clean(study.cell_calls.describe().removeprefix("Cells: "))))
+        console.print(hanging("density", clean(study.cell_calls.describe())))
     _show_cautions(console, [clean(caution) for caution in cautions(study)])
     console.print()
     console.print(_nearest_table(study, console.width))

@@ -54,7 +54,7 @@ class CellCalls(ReadOnlyArrays):
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=6.0)
     >>> calls = call_cells(hm.compare(data.points, data.labels), data.annotations["condition"], "condition")
     >>> print(calls)
-    Cells: ...% are in neighborhoods that are denser in 'case', ... (false discovery rate 10%).
+    ...% of the cells are in neighborhoods that are denser in 'case', ... (false discovery rate 10%).
     """
 
     variable: str
@@ -80,11 +80,11 @@ class CellCalls(ReadOnlyArrays):
         rate = f"(false discovery rate {LEVEL:.0%}{adjusted})"
         where = f"with {self.groups[0]}" if self.trend else f"in {quoted(self.groups[0])}"
         if self.no_calls:
-            return f"Cells: {self.no_calls}"
+            return self.no_calls
         if not self.more and not self.less:
-            return f"Cells: none is in a neighborhood that is significantly denser or less dense {where} {rate}."
+            return f"No cell is in a neighborhood that is significantly denser or less dense {where} {rate}."
         more, less = percent(self.more), percent(self.less)
-        return f"Cells: {more} are in neighborhoods that are denser {where}, {less} less dense {rate}."
+        return f"{more} of the cells are in neighborhoods that are denser {where}, {less} in less dense ones {rate}."
 
     def plain(self) -> dict[str, Any]:
         """Return the summary as plain values for JSON."""
