@@ -344,3 +344,21 @@ def sc_like(adata, counts):
     made.layers["counts"] = counts
     made.obsm["X_pca"] = np.asarray(adata.X)
     return made
+
+
+def test_a_trend_and_covariates_are_those_of_explain_groups(adata):
+    explain(adata, "stage", trend=True, adjust=["batch"], annotation="branch", layer="none", **QUICK)
+    result = hm.compare(adata.X, adata.obs["sample"].astype(str).to_numpy(), n_neighbors=15)
+    columns = adata.obs.groupby("sample", observed=True)[["stage", "batch"]].first().loc[list(result.names)]
+    expected = explain_groups(
+        result.model, result.measures, columns["stage"].astype(float).tolist(), trend="stage",
+        adjust={"batch": columns["batch"].tolist()}, **QUICK,
+    )  # fmt: skip
+    np.testing.assert_allclose(adata.obs["heatmover_score"], expected.scores, atol=1e-6)
+    params = adata.uns["heatmover"]["explain"]["params"]
+    assert (params["group"], params["trend"], list(params["adjust"])) == ("higher stage", True, ["batch"])
+    assert len(adata.uns["heatmover"]["explain"]["types"]) == adata.obs["branch"].nunique()
+    with pytest.raises(InvalidInputError, match="numbers or an ordered category in 'condition' for a trend"):
+        explain(adata, "condition", trend=True, **QUICK)
+    with pytest.raises(InvalidInputError, match="argument adjust to be a list of columns"):
+        explain(adata, "stage", trend=True, adjust="batch", **QUICK)

@@ -25,9 +25,10 @@ from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.errors import InvalidInputError
 from heatmover.graphs.graph import Graph
 from heatmover.measures import is_missing, measures_from_weights
-from heatmover.study.cell_types import CellContrast, CellMasses, annotate, contrast_cells
+from heatmover.statistics import Design
+from heatmover.study.cell_types import CellContrast, CellMasses, along_numbers, annotate, check_trend, contrast_cells
 from heatmover.study.comparison import Comparison, compare, in_units
-from heatmover.study.examination import label
+from heatmover.study.examination import design_of, label
 from heatmover.study.genes import NONE, Genes, Rows, choose_genes, pseudobulk
 from heatmover.study.parameters import COMPARED
 from heatmover.tl.layout import KEY, Labels, check_anndata, check_stored, read_input, read_labels, unpack, write
@@ -51,6 +52,8 @@ def explain(
     layer: str = "auto",
     sample_key: str | None = None,
     blocks: str | None = None,
+    adjust: Sequence[str] = (),
+    trend: bool = False,
     key: str = KEY,
     key_added: str | None = None,
     n_permutations: int = 999,
@@ -88,6 +91,10 @@ def explain(
     blocks
         Column that identifies dependent samples, such as the patient or the batch. If all samples of every block are in
         one group, the samples of each block are averaged. Otherwise, samples are compared within blocks.
+    adjust
+        Columns of covariates to hold fixed in all tests, such as batch or age; constant within samples.
+    trend
+        Read ``groupby`` as numbers or an ordered category, and find the cells and types that follow it.
     key
         Key of ``.uns`` under which `sample_distances` stored its results.
     key_added
@@ -161,7 +168,15 @@ def explain(
             count = f"none for {missing} of {counted(len(block_of), 'sample')}"
             raise InvalidInputError(f"a block in {quoted(blocks)} for every sample", count)
         tied = LabelNames(blocks).add_all(block_of)
-    names = _check_groups(groups, groupby, group, reference, first_of_order(adata.obs[groupby]))
+    known = [i for i, value in enumerate(groups) if not is_missing(value)]
+    if trend:
+        ordered = first_of_order(adata.obs[groupby]) is not None
+        groups = type(adata.obs[groupby])(groups, dtype=adata.obs[groupby].dtype if ordered else object)
+        check_trend(groupby, groups)
+    numbers = along_numbers(groupby, groups) if trend else None
+    first = first_of_order(adata.obs[groupby])
+    names = (None, None) if trend else _check_groups(groups, groupby, group, reference, first)
+    fixed = _covariates(adata, samples, adjust)
     annotated = None
     if annotation is not None:
         find(annotation, list(adata.obs.columns), "the argument annotation to be the name of a column of obs")
@@ -179,12 +194,13 @@ def explain(
         annotated = annotated if drawn is None else annotated._replace(codes=annotated.codes[drawn])
     design: dict[str, Any] = {"n_permutations": n_permutations, "random_state": random_state}
     design |= {"group": names[0], "reference": names[1]}
-    known = [i for i, value in enumerate(groups) if not is_missing(value)]
     points = explain_groups(
         result.model,
         result.measures.masses[known],
-        [label(groups[i]) for i in known],
+        [label(groups[i]) if numbers is None else numbers[i] for i in known],
         blocks=None if tied is None else [tied[i] for i in known],
+        adjust=None if fixed is None else fixed.take(np.isin(np.arange(len(groups)), known)),
+        trend=groupby if trend else None,
         cells=result.sizes @ result.measures.masses,
         **design,
     )
@@ -193,9 +209,11 @@ def explain(
     types = None
     if annotated is not None:
         types = contrast_cells(
-            result, annotated, groups, variable=groupby, blocks=tied, cells=cells, features=given, **design
-        )
+            result, annotated, groups, variable=groupby, blocks=tied, adjust=fixed, trend=trend, cells=cells,
+            features=given, **design,
+        )  # fmt: skip
     asked = {"groupby": groupby, "annotation": annotation, "blocks": blocks, "key_added": prefix, **design}
+    asked |= {"adjust": list(adjust), "trend": trend} if adjust or trend else {}
     columns = {
         f"{prefix}_score": points.scores,
         f"{prefix}_log_ratio": points.log_ratios,
@@ -248,6 +266,14 @@ def _of_samples(adata: Any, samples: Labels, column: str, argument: str) -> list
             + (", or pass the column as annotation=" if argument == "groupby" else ""),
         )
     return [None if code < 0 else uniques[code] for code in first.tolist()]
+
+
+def _covariates(adata: Any, samples: Labels, names: Sequence[str]) -> Design | None:
+    """Return the covariates of the samples; None without names."""
+    if isinstance(names, str):
+        raise InvalidInputError("the argument adjust to be a list of columns of obs", repr(names), f"write [{names!r}]")
+    columns = {name: _of_samples(adata, samples, name, "adjust") for name in names}
+    return design_of(columns) if columns else None
 
 
 def _check_groups(
