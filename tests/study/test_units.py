@@ -214,6 +214,6 @@ def test_stages_count_pairs_and_noise(cohort):
     names = [name for name, _, _ in seen]
     assert names == [
         "draw equally many", "find neighbors", "choose scales", "calibrate units", "diffuse measures",
-        "assess noise", "compare", "diagnose graph", "test variables",
+        "assess noise", "compare", "diagnose graph", "test variables", "call cells",
     ]  # fmt: skip
     assert set(study.record.seconds) == set(names)
