@@ -271,7 +271,7 @@ def brute_force(densities, members, blocks, modes):
             residuals = column - columns @ (inverse @ column)
             leverages = np.diag(columns @ inverse)
             values[i, k] = inverse[0] @ column
-            variances[i, k] = (inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-9)).sum()
+            variances[i, k] = (inverse[0] ** 2 * residuals**2 / np.maximum(1 - leverages, 1e-6) ** 2).sum()
     errors = np.sqrt((variances + np.median(variances[0])) / 2)
     share, frame = values / errors, (values - np.asarray(modes)[:, None]) / errors
     p_values = [[np.mean(np.abs(t) >= abs(one) - 1e-9) for one in t[0]] for t in (share, frame)]

@@ -107,20 +107,20 @@ def test_the_parts_of_a_contrast_add_up_and_a_type_of_one_group_has_no_state():
 
 
 def regression(values, member, blocks, weights):
-    """The coefficient of the group in a weighted regression on blocks and group, and its HC2 variance."""
+    """The coefficient of the group in a weighted regression on blocks and group, and its HC3 variance."""
     columns = [member.astype(float), *((blocks == block).astype(float) for block in np.unique(blocks))]
-    return hc2(np.column_stack(columns), values, weights)
+    return hc3(np.column_stack(columns), values, weights)
 
 
-def hc2(design, values, weights):
-    """The first coefficient of a weighted regression and its HC2 variance, from the pseudo-inverse of the design."""
+def hc3(design, values, weights):
+    """The first coefficient of a weighted regression and its HC3 variance, from the pseudo-inverse of the design."""
     root = np.sqrt(weights)
     inverse = np.linalg.pinv(design * root[:, None])
     fitted = inverse @ (root[:, None] * values)
     residuals = root[:, None] * (values - design @ fitted)
     leverages = np.diag(design * root[:, None] @ inverse)
     kept = weights > 0
-    scale = (inverse[0, kept] ** 2 / np.maximum(1 - leverages[kept], 1e-9))[:, None]
+    scale = (inverse[0, kept] ** 2 / np.maximum(1 - leverages[kept], 1e-6) ** 2)[:, None]
     return fitted[0], (scale * residuals[kept] ** 2).sum(axis=0)
 
 
@@ -156,7 +156,7 @@ def test_a_trend_with_covariates_is_that_of_a_weighted_regression(weighted):
     weighed = weigh(dose, fixed, weights)
     found, statistics = column_differences(values, weighed), gram_statistics(values @ values.T, weighed)
     for row, order in enumerate(dose):
-        slope, variance = hc2(np.column_stack([order, fixed]), values, weights)
+        slope, variance = hc3(np.column_stack([order, fixed]), values, weights)
         np.testing.assert_allclose(found.values[row], slope, atol=1e-10)
         np.testing.assert_allclose(found.errors[row] ** 2, variance, atol=1e-10)
         assert statistics[row] == pytest.approx((slope**2).sum() / variance.sum(), rel=1e-8)
@@ -169,13 +169,13 @@ def test_a_regressor_that_the_covariates_determine_has_no_contrast():
     assert not weighed.informative.any()
 
 
-def test_without_blocks_and_weights_it_is_the_statistic_of_welch():
+def test_without_blocks_and_weights_it_is_the_statistic_of_welch_with_one_sample_less():
     rng = np.random.default_rng(0)
     values, inside = rng.normal(size=(11, 3)), np.arange(11) < 4
     found = column_differences(values, weigh(inside[None], np.ones((11, 1))))
     a, b = values[inside], values[~inside]
     np.testing.assert_allclose(found.values[0], a.mean(axis=0) - b.mean(axis=0))
-    np.testing.assert_allclose(found.errors[0] ** 2, a.var(axis=0, ddof=1) / 4 + b.var(axis=0, ddof=1) / 7)
+    np.testing.assert_allclose(found.errors[0] ** 2, a.var(axis=0, ddof=1) / 3 + b.var(axis=0, ddof=1) / 6)
 
 
 def test_the_smallest_p_value_and_what_cannot_reach_it():

@@ -86,7 +86,7 @@ def allow_for_sides(columns: Float64, regression: Regression, weights: Float64, 
         leverages += found * slope**2 / float(found @ slope**2)
         left = observed.center @ columns - np.outer(slope, coefficients)
         # Mean over columns of the squared residual of each unit, relative to its expectation with equal variances.
-        relative = weights * np.mean(left**2 / variances, axis=1) / np.maximum(1 - leverages, 1e-9)
+        relative = weights * np.mean(left**2 / variances, axis=1) / np.maximum(1 - leverages, 1e-6) ** 2
         free = (leverages < 1 - 1e-6) & (weights > 0)
         own = [relative[free & (side > 0)], relative[free & (side < 0)]]
         if min(map(len, own)) < 2:

@@ -2,10 +2,11 @@
 
 A contrast is one regressor: the membership in a group, or a number such as a dose. Blocks and covariates are nuisance
 columns, so samples are compared within their block and at equal covariates. The coefficient of the regressor in a
-weighted regression is divided by a standard error that allows every sample its own variance (White 1980, with the
-leverages of MacKinnon and White 1985). For two groups without nuisance columns and weights the quotient is Welch's
-statistic. A permutation test of a studentized statistic keeps its significance level even if samples have unequal
-variances, for instance because their numbers of cells differ (Janssen 1997).
+weighted regression is divided by a standard error that allows every sample its own variance (HC3 of MacKinnon and White
+1985). For two groups without nuisance columns and weights the quotient is Welch's statistic with ``n - 1`` in place of
+``n``. With five cases that vary three times as much as eleven controls, tests of states had 5.9% false positives; with
+Welch's statistic itself (HC2), 9.5%. A permutation test of a studentized statistic keeps its significance level even if
+samples have unequal variances, for instance because their numbers of cells differ (Janssen 1997).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def weigh(regressors: Float64 | Bool, nuisance: Float64, weights: Float64 | None
     weighted = np.where(total > 0, weighted, 0)
     coefficients = weighted / safe
     # A unit alone in its group has a residual of zero, so the divisor does not matter.
-    errors = coefficients**2 / np.maximum(1 - leverages - weighted * contrasts / safe, 1e-9)
+    errors = coefficients**2 / np.maximum(1 - leverages - weighted * contrasts / safe, 1e-6) ** 2
     informative = np.abs(weighted[0]) > 1e-9 * np.maximum(np.abs(weighted[0]).max(), np.finfo(float).tiny)
     return Regression(
         coefficients, contrasts, errors, center, informative, np.asarray(regressors, dtype=np.float64), nuisance
