@@ -34,7 +34,7 @@ from heatmover.attribution.contrast import set_up
 from heatmover.statistics import Design
 from heatmover.statistics.regression import controlled, smallest_p, two_sided
 from heatmover.study import annotate, examine
-from heatmover.study.cell_types import contrast_variable
+from heatmover.study.contrasts import contrast_variable
 
 LEVEL, RATE = 0.05, 0.1
 N_GENES, N_TYPES, MARKERS, COMPONENTS = 60, 4, 8, 10

@@ -19,7 +19,8 @@ from heatmover.diffusion.interpolative import cut_skeleton
 from heatmover.statistics import Design, permanova_design
 from heatmover.statistics.permutations import TestResult
 from heatmover.study.cell_map import CellMap
-from heatmover.study.cell_types import annotate, contrast_cells
+from heatmover.study.cell_types import annotate
+from heatmover.study.contrasts import contrast_cells
 from heatmover.study.study import study_comparison
 
 

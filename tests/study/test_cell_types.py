@@ -12,7 +12,8 @@ import heatmover as hm
 from heatmover.attribution import explain_groups
 from heatmover.cohort import read_cohort
 from heatmover.errors import InvalidInputError
-from heatmover.study.cell_types import CellType, annotate, contrast_cells
+from heatmover.study.cell_types import annotate
+from heatmover.study.contrasts import CellType, contrast_cells
 from heatmover.study.study import study_cohort, study_comparison
 
 QUICK = {"n_permutations": 99}

@@ -10,7 +10,7 @@ from heatmover.attribution.contrast import one_against_rest, set_up
 from heatmover.errors import InvalidInputError
 from heatmover.statistics import Design
 from heatmover.study import annotate, contrast_cells, study_comparison
-from heatmover.study.cell_types import along_numbers, contrast_variable
+from heatmover.study.contrasts import along_numbers, contrast_variable
 
 DOSES = ["0", "0.005", "0.05", "0.5"]
 PER_DOSE, CELLS = 5, 80

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatmover.report.page import cell_type_table
-from heatmover.study.cell_types import CellContrast
+from heatmover.study.contrasts import CellContrast
 from heatmover.study.tables import inert_text, plain_text, table_text, write_table
 
 FORMULAS = [

@@ -19,8 +19,9 @@ from heatmover.attribution import Drivers, Explanation, GroupContrast
 from heatmover.attribution.cell_types import LEVEL
 from heatmover.errors import InvalidInputError
 from heatmover.pl.plots import read_data
-from heatmover.study.cell_types import CellContrast, SampleComposition, annotate, shares_of
+from heatmover.study.cell_types import SampleComposition, annotate, shares_of
 from heatmover.study.comparison import Comparison
+from heatmover.study.contrasts import CellContrast
 from heatmover.study.drawing import style as picture
 from heatmover.study.drawing.heatmap import leaf_order
 from heatmover.study.drawing.style import INK, MISSING, QUIET, TYPE_COLORS, DrawnVariable, new_axes, shortened

@@ -12,8 +12,8 @@ from heatmover.attribution.cell_types import LEVEL as DISCOVERIES
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.report.markup import shortened
 from heatmover.statistics import DesignResult, TestResult
-from heatmover.study.cell_types import CellContrast
 from heatmover.study.comparison import Comparison
+from heatmover.study.contrasts import CellContrast
 from heatmover.study.examination import Finding
 from heatmover.study.study import Study
 from heatmover.study.tables import table_text

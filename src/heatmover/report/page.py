@@ -48,8 +48,9 @@ from heatmover.report.markup import (
 )
 from heatmover.statistics.manifold import classical_scaling, diffusion_map
 from heatmover.study.cautions import named_floors, pair_counts
-from heatmover.study.cell_types import CellContrast, CellType, SampleComposition
+from heatmover.study.cell_types import SampleComposition
 from heatmover.study.comparison import Comparison, Intervals
+from heatmover.study.contrasts import CellContrast, CellType
 from heatmover.study.drawing.heatmap import leaf_order
 from heatmover.study.drawing.style import NEAR_TO_FAR, NUMBER_AND_STATE, TYPE_COLORS
 from heatmover.study.examination import kind_of, label

@@ -2,16 +2,10 @@
 
 from heatmover.study.batches import Alignment, align_batches
 from heatmover.study.cell_calls import CellCalls
-from heatmover.study.cell_types import (
-    CellContrast,
-    CellType,
-    SampleComposition,
-    annotate,
-    cluster_cells,
-    contrast_cells,
-)
+from heatmover.study.cell_types import SampleComposition, annotate, cluster_cells
 from heatmover.study.comparers import Compared, Comparer, InMemory
 from heatmover.study.comparison import Comparison, Intervals, LandmarkAgreement, compare, landmark_agreement
+from heatmover.study.contrasts import CellContrast, CellContrasts, CellType, Omnibus, contrast_cells, contrast_variable
 from heatmover.study.design_check import DesignRemark, check_design
 from heatmover.study.examination import Finding, Pairs, examine
 from heatmover.study.parameters import StudyParameters
@@ -22,6 +16,7 @@ __all__ = [
     "Alignment",
     "CellCalls",
     "CellContrast",
+    "CellContrasts",
     "CellType",
     "Compared",
     "Comparer",
@@ -31,6 +26,7 @@ __all__ = [
     "InMemory",
     "Intervals",
     "LandmarkAgreement",
+    "Omnibus",
     "Pairs",
     "SampleComposition",
     "Study",
@@ -42,6 +38,7 @@ __all__ = [
     "cluster_cells",
     "compare",
     "contrast_cells",
+    "contrast_variable",
     "examine",
     "landmark_agreement",
     "study_cohort",

@@ -17,8 +17,8 @@ from heatmover.attribution.cell_types import LEVEL
 from heatmover.attribution.groups import point_tests
 from heatmover.attribution.witness import explain_masses
 from heatmover.statistics import Design
-from heatmover.study.cell_types import designs_along, p_value_of
 from heatmover.study.comparison import Comparison
+from heatmover.study.contrasts import designs_along, p_value_of
 
 
 @final
@@ -53,8 +53,8 @@ class CellCalls(ReadOnlyArrays):
     >>> import heatmover as hm
     >>> data = hm.datasets.cohort(12, cells_per_sample=60, effect=6.0)
     >>> calls = call_cells(hm.compare(data.points, data.labels), data.annotations["condition"], "condition")
-    >>> print(calls)
-    ...% of the cells are in neighborhoods that are denser in 'case', ... (false discovery rate 10%).
+    >>> "of the cells are in neighborhoods that are denser in 'case'" in str(calls)
+    True
     """
 
     variable: str
@@ -122,7 +122,7 @@ def call_cells(
     trend
         Read ``groups`` as a number, and call cells along it.
     group, reference, blocks
-        As in `heatmover.study.cell_types.contrast_variable`. Of several contrasts, the one with the smallest p-value of
+        As in `heatmover.study.contrasts.contrast_variable`. Of several contrasts, the one with the smallest p-value of
         the distance between its sides is used.
     adjust
         Covariates of all samples, to hold fixed.

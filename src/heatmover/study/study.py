@@ -46,20 +46,22 @@ from heatmover.study.cell_calls import CellCalls, call_cells
 from heatmover.study.cell_map import CellMap, check_cell_map, map_cells
 from heatmover.study.cell_types import (
     Annotation,
-    CellContrast,
-    CellContrasts,
-    Omnibus,
     SampleComposition,
     annotate,
-    check_reference,
-    check_trend,
     cluster_cells,
     clusters_wanted,
-    contrast_variable,
     shares_of,
 )
 from heatmover.study.comparers import Compared, Comparer, InMemory
 from heatmover.study.comparison import Comparison, check_all_pairs, check_enough_samples, check_units
+from heatmover.study.contrasts import (
+    CellContrast,
+    CellContrasts,
+    Omnibus,
+    check_reference,
+    check_trend,
+    contrast_variable,
+)
 from heatmover.study.examination import (
     Finding,
     as_groups,

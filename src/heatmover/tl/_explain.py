@@ -26,8 +26,9 @@ from heatmover.errors import InvalidInputError
 from heatmover.graphs.graph import Graph
 from heatmover.measures import is_missing, measures_from_weights
 from heatmover.statistics import Design
-from heatmover.study.cell_types import CellContrast, CellMasses, along_numbers, annotate, check_trend, contrast_cells
+from heatmover.study.cell_types import CellMasses, annotate
 from heatmover.study.comparison import Comparison, compare, in_units
+from heatmover.study.contrasts import CellContrast, along_numbers, check_trend, contrast_cells
 from heatmover.study.examination import design_of, label
 from heatmover.study.genes import NONE, Genes, Rows, choose_genes, pseudobulk
 from heatmover.study.parameters import COMPARED
