@@ -274,3 +274,38 @@ def test_methods_say_which_tests_were_adjusted(designed, tmp_path, cli):
     assert "Distances between samples are not adjusted for 'batch'." in page
     both = plain_page(contrasted(designed, tmp_path / "both", cli, "--formula", "visit + batch")[1])
     assert "The test of 'batch' was adjusted for 'visit':" in both
+
+
+def test_a_trend_and_two_groups_can_be_asked_for(make, tmp_path, cli):
+    frame = make.frame(12, 25)
+    place = frame["sample"].astype("category").cat.codes
+    frame["stage"] = np.array(["I", "II", "III"])[place % 3]
+    compare = ("compare", make.h5ad(frame, tmp_path / "cells.h5ad"), "-s", "sample", "--permutations", 49)
+    for options, expected in (
+        (("-c", "age", "--trend", "age"), {("higher age", "lower age")}),
+        (("-c", "stage", "--group", "II", "--versus", "III"), {("II", "III")}),
+        (("-c", "stage"), {("I", "all others"), ("II", "all others"), ("III", "all others")}),
+    ):
+        result = cli.run(*compare, *options, "--cells", "cluster", "-o", tmp_path / "out", "--force")
+        assert result.exit_code == 0, result.output
+        table = pd.read_csv(tmp_path / "out" / CELL_TYPES)
+        assert set(zip(table["group"], table["reference"], strict=True)) == expected
+    assert "All 3 groups of 'stage' together" in " ".join(result.stdout.split())
+    assert "All contrasts" in plain_page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--trend", "condition"), "Expected numbers or an ordered category in 'condition' for a trend"),
+        (("--trend", "agee"), "did you mean 'age'"),
+        (("--group", "cases"), "Expected --group to be a group of an examined variable"),
+        (("--group", "case", "--versus", "case"), "Expected --reference to be another group than --group"),
+    ],
+)
+def test_a_contrast_that_makes_no_sense_is_one_sentence(file, tmp_path, cli, options, sentence):
+    result = cli.run(
+        "compare", file, "-s", "sample", "-c", "condition", "--cells", "Cell type", *options, "-o", tmp_path / "out"
+    )
+    cli.fails_with(result, sentence)
+    assert not (tmp_path / "out").exists()
