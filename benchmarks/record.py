@@ -210,6 +210,12 @@ ENTRIES = (
     Entry(
         "abundance.py --cohorts 34 --first-seed 60000 --record", ("abundance",), 25, rests=("comparison", "attribution")
     ),
+    Entry(
+        "contrasts.py --record",
+        ("contrasts_null", "contrasts_power", "contrasts_split", "contrasts_half"),
+        20,
+        rests=("comparison", "attribution"),
+    ),
     Entry("percell.py --cohorts 5 --record", ("percell",), 25, times=True, rests=("comparison", "attribution")),
     Entry(
         "percell.py --million 1e6 --record",
