@@ -75,6 +75,8 @@ LEVEL = 0.1
 # at most FEW more extreme permutations are estimated again, with REFINED times as many permutations (Besag and
 # Clifford 1991). Without this step, 999 permutations of 100 types found one of four types.
 CROWDED, FEW, REFINED = LEVEL / 5, 10, 20
+# Largest number of permutations times units for the second estimate; an array then takes 64 MB.
+MOST_ORDERS = 8_000_000
 # Number of largest types whose changes are tried as the common change.
 CANDIDATES = 64
 # With at least this expected number of cells, the mean logarithm differs from the logarithm of the mean by at most
@@ -250,7 +252,8 @@ def contrast_types(
         tested = run_tests(design, cells, probed)
         doubtful = (np.minimum(tested.abundance_p, tested.state_p) * (1 + design.n_permutations)) <= FEW + 1
         if not design.complete and doubtful.any() and n_tests > CROWDED * (1 + design.n_permutations):
-            more = design.redrawn(REFINED * (1 + design.n_permutations) - 1, rng)
+            n_orders = min(REFINED * (1 + design.n_permutations), MOST_ORDERS // len(design.blocks))
+            more = design.redrawn(max(n_orders - 1, design.n_permutations), rng)
             tested = tested.refined(run_tests(more, cells, probed, only=doubtful), doubtful)
         tests.append(tested)
     abundance_q, state_q, depends = _jointly(tests)
