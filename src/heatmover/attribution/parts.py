@@ -1,8 +1,8 @@
 """Estimate how much of a distance is abundance and how much is state, with an interval; for `study`; no files.
 
 The witness of a distance fits the sampling noise of the samples from which it is computed. Noise looks like a change in
-abundance, so the parts of a distance without any difference would be about 80% abundance. Here samples are therefore
-left out in folds: each witness is computed from the other samples, and evaluated on the samples that were left out. The
+abundance, so most of a distance without any difference would be called abundance. Here samples are therefore left out
+in folds: each witness is computed from the other samples, and evaluated on the samples that were left out. The
 expectation of both parts is then zero if the groups do not differ.
 """
 
