@@ -489,6 +489,11 @@ class CellContrasts(NamedTuple):
         Test of all groups together; None with fewer than three groups.
     left_out
         Notes on groups that could not be compared, in sentences.
+
+    Examples
+    --------
+    >>> CellContrasts(()).omnibus is None
+    True
     """
 
     contrasts: tuple[CellContrast, ...]
