@@ -137,7 +137,7 @@ def test_called_cells_have_colors_and_the_legend_counts_all_cells(plain_study, d
     assert choice["name"] == "cells that differ"
     assert choice["codes"][:3] == [2, 0, 1]
     assert choice["groups"] == ["not called", "denser in case: 12% of the cells", "denser in control: 3% of the cells"]
-    start = "12% of the cells are in neighborhoods that are denser in 'case', 3% in less dense ones (false"
+    start = "12% of the cells are in neighborhoods that are denser in 'case', and 3% in neighborhoods that are less"
     assert start in " ".join("".join(parsed(page).texts).split())
     none = replace(calls, no_calls="With 5 pairs no test can reach 0.05. No cell is called.")
     assert "With 5 pairs" in render(replace(plain_study, cell_map=drawn, cell_calls=none))

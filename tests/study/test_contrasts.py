@@ -67,7 +67,7 @@ def test_a_trend_finds_the_types_that_follow_the_dose(studied):
     named = {one.name: one for one in trend.types}
     assert named["type 0"].direction == "more"
     assert named["type 1"].moved
-    assert "higher and lower 'dose'" in trend.describe()
+    assert "% of the change with 'dose'" in trend.describe()
     assert trend.n_samples == (PER_DOSE, 3 * PER_DOSE)
     total = sum(one.abundance + one.state for one in trend.types)
     assert total == pytest.approx(trend.distance, rel=1e-12)
@@ -214,3 +214,51 @@ def test_covariates_that_leave_nothing_are_one_sentence(series):
         contrast_variable(comparison, types, dose, variable="dose", group="0.5", reference="0", adjust=many)
     with pytest.raises(InvalidInputError, match="argument cells together with"):
         study_comparison(comparison, {"dose": dose}, trend=["dose"])
+
+
+def test_exhaustive_permutations_of_pairs_say_that_they_cannot_decide():
+    """Ten pairs have 1,024 orders: the smallest p-value, 2 / 1,024, times 60 types exceeds 0.1."""
+    rng = np.random.default_rng(1)
+    n_types, case = 60, np.tile([True, False], 10)
+    counts = np.array([rng.multinomial(3_000, row) for row in rng.dirichlet(np.full(n_types, 60.0), 20)])
+    points = np.repeat(rng.normal(size=(n_types, 5)), 2, axis=0) + 0.1 * rng.normal(size=(2 * n_types, 5))
+    measures = hm.measures_from_weights(np.repeat(counts / 6_000, 2, axis=1))
+    comparison = hm.compare(hm.Graph.from_points(points, n_neighbors=10), measures)
+    types = annotate("type", np.repeat([f"type {i:02d}" for i in range(n_types)], 2), 2 * n_types)
+    found = contrast_cells(
+        comparison, types, np.where(case, "case", "control"), blocks=np.repeat(np.arange(10), 2).tolist()
+    )
+    assert not any(one.direction for one in found.types)
+    assert {one.abundance_limit for one in found.types} == {"too few pairs to decide"}
+
+
+def test_a_trend_that_cannot_be_tested_leaves_the_other_contrasts(series):
+    comparison, types, dose = series
+    cells, odd = types.codes.astype(str), [0.0] * 18 + [1.0, 100.0]
+    found = study_comparison(
+        comparison, {"dose": dose, "odd": odd}, cells=cells, group="0.5", reference="0", trend=["odd"],
+        numeric=["odd"], n_permutations=49,
+    )  # fmt: skip
+    assert [(one.group, one.reference) for one in found.contrasts] == [("0.5", "0")]
+    assert any("Cell types were not compared along 'odd'" in note for note in found.notes)
+
+
+def test_codes_that_are_read_as_categories_have_no_trend(series):
+    comparison, types, dose = series
+    cells, codes = types.codes.astype(str), [int(1000 * float(value)) for value in dose]
+    found = study_comparison(comparison, {"code": codes}, cells=cells, categorical=["code"], n_permutations=49)
+    assert not any(one.trend for one in found.contrasts)
+    assert len(found.contrasts) == 3
+
+
+def test_the_difference_is_adjusted_for_the_number_of_contrasts(studied):
+    p_values = [one.p_value for one in studied.contrasts]
+    np.testing.assert_allclose([one.q_value for one in studied.contrasts], hm.statistics.false_discovery(p_values))
+    assert all(one.differs == (one.q_value <= 0.05) for one in studied.contrasts)
+
+
+def test_all_groups_of_too_few_permutations_are_not_called_unchanged(series):
+    comparison, types, dose = series
+    found = contrast_variable(comparison, types, dose, variable="dose", n_permutations=9)
+    assert (found.omnibus.abundance_q == 1).all()
+    assert all("too few samples to decide" in one.brief() for one in found.contrasts)

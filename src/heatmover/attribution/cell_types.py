@@ -41,6 +41,7 @@ from heatmover.attribution.witness import split
 from heatmover.embedding.estimator import DiffusionEMD
 from heatmover.statistics.permutations import check_labels, within_reach
 from heatmover.statistics.regression import (
+    TIE,
     Differences,
     Regression,
     column_differences,
@@ -247,30 +248,45 @@ def contrast_types(
         Generator of the probes.
     """
     probed, tests = probe_types(model, cells, rng), list[TypeTests]()
-    n_tests = len(designs) * len(cells.names)
+    n_tests, reach, floors = len(designs) * len(cells.names), [], []
     for design in designs:
-        tested = run_tests(design, cells, probed)
-        doubtful = (np.minimum(tested.abundance_p, tested.state_p) * (1 + design.n_permutations)) <= FEW + 1
-        if not design.complete and doubtful.any() and n_tests > CROWDED * (1 + design.n_permutations):
-            n_orders = min(REFINED * (1 + design.n_permutations), MOST_ORDERS // len(design.blocks))
-            more = design.redrawn(max(n_orders - 1, design.n_permutations), rng)
-            tested = tested.refined(run_tests(more, cells, probed, only=doubtful), doubtful)
+        tested, drawn = run_tests(design, cells, probed), 1 + design.n_permutations
+        doubtful = np.minimum(tested.abundance_p, tested.state_p) * drawn <= FEW + 1
+        reach.append(np.ones(len(cells.names)))
+        floors.append(0.0)
+        if not design.complete and n_tests > CROWDED * drawn:
+            finer = max(min(REFINED * drawn, MOST_ORDERS // len(design.blocks)), drawn)
+            more = design.redrawn(finer - 1, rng)
+            # Types that are not doubtful could have had p-values as small as those of the second estimate.
+            reach[-1][~doubtful] = drawn / finer
+            floors[-1] = more.smallest_p
+            if doubtful.any():
+                tested = tested.refined(run_tests(more, cells, probed, only=doubtful), doubtful)
         tests.append(tested)
-    abundance_q, state_q, depends = _jointly(tests)
+    abundance_p, abundance_least, state_p, state_least = (
+        np.stack([getattr(one, name) for one in tests])
+        for name in ("abundance_p", "abundance_least", "state_p", "state_least")
+    )
+    abundance_q, state_q = _controlled(abundance_p, abundance_least), _controlled(state_p, state_least)
+    floor = np.array(floors)[:, None]
+    abundance_decidable = _decidable(abundance_p, abundance_q, np.maximum(abundance_least * reach, floor))
+    state_decidable = _decidable(state_p, state_q, np.maximum(state_least * reach, floor))
     points = np.bincount(cells.codes, weights=cells.counts, minlength=len(cells.names)).astype(np.int64)
-    results = []
+    results, none = [], np.zeros(len(cells.names), dtype=bool)
     for place, (design, tested, witness) in enumerate(zip(designs, tests, witnesses, strict=True)):
         parts = split(witness[cells.nodes], design.means(cells.masses), cells.codes, len(cells.names))
-        none = np.zeros(len(cells.names), dtype=bool)
-        finer = 1 if design.complete else REFINED
         stable, alternative, *_ = (*tested.sets, none, none)
+        depends = none.copy()
+        for alone in tested.one_reference:
+            changed = abundance_p.copy()
+            changed[place] = alone
+            depends |= (_controlled(changed, abundance_least)[place] <= LEVEL) & (abundance_q[place] > LEVEL)
         results.append(
             CellTypes(
                 cells.names, points, parts.masses, parts.contributions, parts.abundance, parts.state,
                 tested.scores, tested.log_ratios, tested.abundance_p, abundance_q[place],
                 tested.state_scores, tested.state_p, state_q[place], tested.state_tested, stable, alternative,
-                depends[place], _decidable(tested.abundance_p, abundance_q, place, tested.abundance_least / finer),
-                _decidable(tested.state_p, state_q, place, tested.state_least / finer),
+                depends, abundance_decidable[place], state_decidable[place],
             )
         )  # fmt: skip
     return results
@@ -310,67 +326,57 @@ class TypeTests(NamedTuple):
         return self._replace(**{name: np.where(which, getattr(other, name), getattr(self, name)) for name in names})
 
 
-def run_tests(design: SampleContrast, cells: TypedCells, probed: ProbedTypes, only: Bool | None = None) -> TypeTests:
-    """Return the tests of abundance and state in one contrast; ``only`` restricts the tests of state to some types."""
+def _statistics(
+    design: SampleContrast, cells: TypedCells, probed: ProbedTypes, only: Bool | None = None
+) -> tuple[Abundance, State]:
     shares, sizes = design.average @ probed.shares[design.chosen], effective_cells(design, cells)
     abundance = abundance_statistics(shares, sizes, design.regressors, design.nuisance)
     places, of_type = probed.places(design, shares), shares * sizes[:, None]
-    moved = compare_state(places, of_type, design.regressors, design.nuisance, only)
+    return abundance, compare_state(places, of_type, design.regressors, design.nuisance, only)
+
+
+def run_tests(design: SampleContrast, cells: TypedCells, probed: ProbedTypes, only: Bool | None = None) -> TypeTests:
+    """Return the tests of abundance and state in one contrast; ``only`` restricts the tests of state to some types."""
+    abundance, moved = _statistics(design, cells, probed, only)
     alone = [abundance.p_values(slice(place, place + 1)) for place in range(len(abundance.sets))]
     return TypeTests(
         abundance.scores, abundance.changes, abundance.p_values(),
-        np.stack(alone) if len(alone) == 2 else np.zeros((0, shares.shape[1])), abundance.sets,
+        np.stack(alone) if len(alone) == 2 else np.zeros((0, len(abundance.changes))), abundance.sets,
         moved.scores, moved.p_values, moved.tested, smallest_p(abundance.plain), moved.smallest,
     )  # fmt: skip
 
 
-def omnibus(designs: Sequence[SampleContrast], cells: TypedCells, probed: ProbedTypes) -> tuple[Float64, Float64]:
-    """Return p-values of abundance and state over several groups, ``(n_types,)`` each.
+def omnibus(
+    designs: Sequence[SampleContrast], cells: TypedCells, probed: ProbedTypes
+) -> tuple[Float64, Float64, Float64, Float64]:
+    """Return p- and q-values of abundance, and of state, over several groups, ``(n_types,)`` each.
 
     The statistic of a type is its largest statistic over the groups, each compared with all other samples. The designs
     of the groups share their permutations.
     """
-    abundance, state = [], []
-    for design in designs:
-        shares, sizes = design.average @ probed.shares[design.chosen], effective_cells(design, cells)
-        found = abundance_statistics(shares, sizes, design.regressors, design.nuisance)
-        # In every order the least significant of the statistics counts, as in the observed order.
-        abundance.append(np.abs([found.plain, *found.relative]).min(axis=0))
-        places, of_type = probed.places(design, shares), shares * sizes[:, None]
-        state.append(compare_state(places, of_type, design.regressors, design.nuisance).statistics)
-    return two_sided(np.max(abundance, axis=0)), two_sided(np.max(state, axis=0))
-
-
-def _jointly(tests: Sequence[TypeTests]) -> tuple[Float64, Float64, Bool]:
-    """Return q-values of abundance and state over all contrasts, and types that depend on the reference.
-
-    Each has the shape ``(n_contrasts, n_types)``.
-    """
-    abundance_p, state_p = np.stack([one.abundance_p for one in tests]), np.stack([one.state_p for one in tests])
-    abundance_least = np.stack([one.abundance_least for one in tests])
-    abundance_q = _controlled(abundance_p, abundance_least)
-    state_q = _controlled(state_p, np.stack([one.state_least for one in tests]))
-    depends = np.zeros(abundance_p.shape, dtype=bool)
-    for place, one in enumerate(tests):
-        for alone in one.one_reference:
-            changed = abundance_p.copy()
-            changed[place] = alone
-            depends[place] |= (_controlled(changed, abundance_least)[place] <= LEVEL) & (abundance_q[place] > LEVEL)
-    return abundance_q, state_q, depends
+    found = [_statistics(design, cells, probed) for design in designs]
+    # In every order the least significant of the statistics of abundance counts, as in the observed order.
+    abundance = np.max([np.abs([one.plain, *one.relative]).min(axis=0) for one, _ in found], axis=0)
+    state = np.max([one.statistics for _, one in found], axis=0)
+    p_values = two_sided(abundance), two_sided(state)
+    q_values = (controlled(p, smallest_p(each)) for p, each in zip(p_values, (abundance, state), strict=True))
+    return p_values[0], next(q_values), p_values[1], next(q_values)
 
 
 def _controlled(p_values: Float64, smallest: Float64) -> Float64:
     return controlled(p_values.ravel(), smallest.ravel()).reshape(p_values.shape)
 
 
-def _decidable(p_values: Float64, q_values: Float64, place: int, smallest: Float64) -> Bool:
+def _decidable(p_values: Float64, q_values: Float64, smallest: Float64) -> Bool:
     """Return whether the smallest p-value that its permutations allow would make each type significant.
 
-    All other p-values are kept. Types that cannot reach 0.05 have a q-value of 1.
+    All other p-values are kept. Types that cannot reach 0.05 have a q-value of 1, and are not counted.
     """
-    n_tests = q_values.size
-    rank = np.array([1 + (p_values < least).sum() for least in smallest])
-    return np.asarray(within_reach(smallest) & ((q_values[place] <= LEVEL) | (smallest * n_tests / rank <= LEVEL)))
+    able = within_reach(smallest)
+    others = p_values[able]
+    rank = np.array([(others <= least * (1 + TIE)).sum() for least in smallest.ravel()]).reshape(smallest.shape)
+    rank = rank + (p_values > smallest * (1 + TIE))
+    return np.asarray(able & ((q_values <= LEVEL) | (smallest * able.sum() / np.maximum(rank, 1) <= LEVEL)))
 
 
 def by_type(cells: TypedCells, units: sp.csr_array, columns: Int64, n_columns: int) -> sp.csr_array:
@@ -474,7 +480,7 @@ def standardized(shares: Float64, cells: Float64, nuisance: Float64) -> Float64:
     Parameters
     ----------
     shares, cells, nuisance
-        As in `compare_abundance`.
+        As in `abundance_statistics`.
     """
     mean = shares.mean(axis=0)
     counting = np.outer(1 / cells, mean * (1 - mean))
@@ -497,7 +503,7 @@ def log_counts(shares: Float64, cells: Float64) -> Float64:
     Parameters
     ----------
     shares, cells
-        As in `compare_abundance`.
+        As in `abundance_statistics`.
     """
     expected = cells[:, None] * shares.mean(axis=0)
     few = np.minimum(expected, MANY)

@@ -233,14 +233,17 @@ class SampleContrast:
         return (2 if mirrored else 1) / len(self.regressors)
 
     @property
-    def evidence(self) -> str:
-        """Number of samples, blocks or permutations that limits the p-value, in words, such as "5 pairs"."""
-        if not self.complete:
-            return counted(len(self.regressors) - 1, "permutation")
+    def units_in_words(self) -> str:
+        """Number of independent samples, blocks or pairs in words, such as "5 pairs"."""
         sizes = np.unique(self.blocks, return_counts=True)[1]
         if sizes.size > 1:
             return counted(sizes.size, "pair" if (sizes == 2).all() else "block")
         return counted(sum(self.counts), "block" if self.how else "sample")
+
+    @property
+    def evidence(self) -> str:
+        """Number of samples, blocks or permutations that limits the p-value, in words, such as "5 pairs"."""
+        return self.units_in_words if self.complete else counted(len(self.regressors) - 1, "permutation")
 
     def units(self, rows: sp.csr_array) -> sp.csr_array:
         """Return the mean of the samples of each unit, ``(n_units, n_points)``."""

@@ -18,7 +18,7 @@ from heatmover.attribution.groups import point_tests
 from heatmover.attribution.witness import explain_masses
 from heatmover.statistics import Design
 from heatmover.study.comparison import Comparison
-from heatmover.study.contrasts import designs_along, p_value_of
+from heatmover.study.contrasts import designs_along, strength_of
 
 
 @final
@@ -84,7 +84,10 @@ class CellCalls(ReadOnlyArrays):
         if not self.more and not self.less:
             return f"No cell is in a neighborhood that is significantly denser or less dense {where} {rate}."
         more, less = percent(self.more), percent(self.less)
-        return f"{more} of the cells are in neighborhoods that are denser {where}, {less} in less dense ones {rate}."
+        return (
+            f"{more} of the cells are in neighborhoods that are denser {where}, and {less} in neighborhoods that are "
+            f"less dense {rate}."
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the summary as plain values for JSON."""
@@ -104,6 +107,7 @@ def call_cells(
     variable: str,
     *,
     trend: bool = False,
+    ordered: bool = True,
     group: str | None = None,
     reference: str | None = None,
     blocks: Mapping[str, Sequence[Any]] | None = None,
@@ -121,7 +125,7 @@ def call_cells(
         ``(n_samples,)``: group, or number, of each sample, and its name. Samples with a missing value are left out.
     trend
         Read ``groups`` as a number, and call cells along it.
-    group, reference, blocks
+    ordered, group, reference, blocks
         As in `heatmover.study.contrasts.contrast_variable`. Of several contrasts, the one with the smallest p-value of
         the distance between its sides is used.
     adjust
@@ -138,18 +142,20 @@ def call_cells(
     """
     rng = check_random_state(random_state)
     known, designs, _ = designs_along(
-        groups, variable, group=group, reference=reference, trend=trend, blocks=blocks, adjust=adjust,
+        groups, variable, group=group, reference=reference, trend=trend, ordered=ordered, blocks=blocks, adjust=adjust,
         n_permutations=n_permutations, rng=rng,
     )  # fmt: skip
-    design = min(designs, key=lambda one: p_value_of(comparison, known, one)) if len(designs) > 1 else designs[0]
+    design = min(designs, key=lambda one: strength_of(comparison, known, one)) if len(designs) > 1 else designs[0]
     masses = sp.csr_array(comparison.measures.masses)
     rows, cells = masses[known], np.asarray(comparison.sizes @ masses, dtype=np.float64)
     witness = explain_masses(comparison.model, design.means(rows), design.names).witness
     tested = point_tests(comparison.model, design, rows, cells, rng)
-    called, scores = tested.q_values <= LEVEL, tested.columns.scores
+    # The strongest of several contrasts is called, so its q-values are those of all of them (Bonferroni).
+    q_values = np.minimum(tested.q_values * len(designs), 1.0)
+    called, scores = q_values <= LEVEL, tested.columns.scores
     more, less = (float(cells[called & (sign * scores > 0)].sum() / cells.sum()) for sign in (1, -1))
     witness = witness / (float(np.abs(witness).max()) or 1.0)
     return CellCalls(
-        variable, design.names, witness, scores, tested.q_values, more, less, design.adjusted,
+        variable, design.names, witness, scores, q_values, more, less, design.adjusted,
         design.n_permutations, design.trend, tested.no_calls,
     )  # fmt: skip

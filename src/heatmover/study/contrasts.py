@@ -28,7 +28,7 @@ from heatmover.attribution.drivers import check_features, find_drivers
 from heatmover.attribution.parts import AbundanceShare, abundance_share
 from heatmover.attribution.pseudobulk import Pseudobulk, of_cells
 from heatmover.attribution.witness import explain_masses
-from heatmover.errors import InvalidInputError, Sentence, the_argument
+from heatmover.errors import InvalidInputError, Sentence, argument, in_python, the_argument
 from heatmover.measures import is_missing
 from heatmover.statistics import Design, false_discovery
 from heatmover.statistics.designs import gower
@@ -160,8 +160,8 @@ class CellContrast:
     annotation, variable
         Names of the annotation of cells and of the column of sample metadata.
     group, reference
-        Names of the groups. For a trend: "higher" and "lower", followed by the name of the number. Samples then count
-        in proportion to their distance from the mean.
+        Names of the groups. For a trend: "higher" and "lower", followed by the name of the number. Samples then have
+        weights in proportion to their deviation from the mean, or from the fit on blocks and covariates.
     n_samples
         Number of independent samples in each group. Blocks are counted instead of samples if all samples of a block are
         in one group.
@@ -195,6 +195,8 @@ class CellContrast:
         Types whose abundance differs relative to one of the two sets only.
     trend
         Whether the contrast is along a number.
+    q_value
+        False discovery rate of the difference among all contrasts of the variable.
 
     Examples
     --------
@@ -228,6 +230,7 @@ class CellContrast:
     alternative: tuple[str, ...] = ()
     dependent: tuple[str, ...] = ()
     trend: bool = False
+    q_value: float = 1.0
 
     @property
     def different(self) -> tuple[CellType, ...]:
@@ -236,8 +239,14 @@ class CellContrast:
 
     @property
     def differs(self) -> bool:
-        """Return whether the groups differ: the p-value of their distance is at most 5%."""
-        return self.p_value <= SIGNIFICANT
+        """Return whether the groups differ: the q-value of their distance is at most 5%."""
+        return self.q_value <= SIGNIFICANT
+
+    @property
+    def probability(self) -> str:
+        """Return the p-value in words, and the q-value if there are several contrasts."""
+        p, q = f"{self.p_value:.2g}", f"{self.q_value:.2g}"
+        return f"p = {p}" if p == q else f"p = {p}, q = {q}"
 
     @property
     def abundance(self) -> float:
@@ -261,17 +270,21 @@ class CellContrast:
     def split(self) -> str:
         """Describe how much of the distance is abundance and how much is state; no percentages without a difference."""
         adjusted = f", adjusted for {joined(map(quoted, self.adjusted))}" if self.adjusted else ""
+        change = f"with {quoted(self.variable)}" if self.trend else ""
         if not self.differs:
-            return f"No evidence that {self.name} differ{adjusted} (p = {self.p_value:.2g})."
+            what = f"cells change {change}" if self.trend else f"{self.name} differ"
+            return f"No evidence that {what}{adjusted} ({self.probability})."
         if self.abundance_share is None:
+            what = f"Cells change {change}" if self.trend else f"{self.name[0].upper()}{self.name[1:]} differ"
             return (
-                f"{self.name[0].upper()}{self.name[1:]} differ{adjusted} (p = {self.p_value:.2g}). The samples do not "
-                "determine how much of the difference is abundance and how much is state."
+                f"{what}{adjusted} ({self.probability}). The samples do not determine how much of the difference is "
+                "abundance and how much is state."
             )
         value, low, high = (round(100 * each) for each in self.abundance_share)
+        of = f"the change {change}" if self.trend else f"the distance between {self.name}"
         return (
-            f"Abundance accounts for {value}% of the distance between {self.name} (95% interval {low}% to {high}%"
-            f"{adjusted}), cell state for {100 - value}%."
+            f"Abundance accounts for {value}% of {of} (95% interval {low}% to {high}%{adjusted}), cell state for "
+            f"{100 - value}%."
         )
 
     def describe(self) -> str:
@@ -295,10 +308,11 @@ class CellContrast:
         """Return one line for lists of contrasts: the names, the p-value, and the types that differ."""
         kinds = [
             joined(f"{quoted(one.name)} {one.direction}" for one in self.types if one.direction),
-            joined(quoted(one.name) for one in self.types if one.moved),
+            listed([one.name for one in self.types if one.moved]),
         ]
         found = [f"{what} {names}" for what, names in zip(("abundance:", "state:"), kinds, strict=True) if names]
-        return f"{self.name} (p = {self.p_value:.2g}): {'; '.join(found) or 'no cell type differs significantly'}"
+        none = "too few samples to decide" if self.no_calls else "no cell type differs significantly"
+        return f"{self.name} ({self.probability}): {'; '.join(found) or none}"
 
     def _frame(self) -> str:
         """Return a sentence on what the composition does not determine; empty if there is one set of references."""
@@ -307,7 +321,7 @@ class CellContrast:
                 listed([name for name in one if name not in other])
                 for one, other in ((self.stable, self.alternative), (self.alternative, self.stable))
             )
-            depends = f" This choice decides on {listed(self.dependent)}, so no change is called there." if (
+            depends = f" The results for {listed(self.dependent)} depend on this choice, so these are not called." if (
                 self.dependent
             ) else ""  # fmt: skip
             return (
@@ -584,6 +598,7 @@ def contrast_variable(
     group: str | None = None,
     reference: str | None = None,
     trend: bool = False,
+    ordered: bool = True,
     blocks: Mapping[str, Sequence[Any]] | None = None,
     adjust: Design | None = None,
     cells: CellMasses | None = None,
@@ -602,6 +617,8 @@ def contrast_variable(
     ----------
     trend
         Only the trend, along a number or an ordered category.
+    ordered
+        Whether to test a trend too if the groups are numbers or ordered; False for codes such as batch numbers.
     comparison, annotation, groups, variable, group, reference, blocks, adjust, cells
         As in `contrast_cells`; with ``group``, only this group is compared.
     features, feature_names, n_permutations, random_state
@@ -622,18 +639,23 @@ def contrast_variable(
     given = _given(features, feature_names, annotation)
     settings: dict[str, Any] = {"blocks": blocks, "adjust": adjust, "n_permutations": n_permutations, "rng": rng}
     known, designs, left_out = designs_along(
-        groups, variable, group=group, reference=reference, trend=trend, **settings
+        groups, variable, group=group, reference=reference, trend=trend, ordered=ordered, **settings
     )
     counts = Counter(label(value) for value in groups if not is_missing(value))
     found = _contrasts(comparison, annotation, variable, known, designs, cells, given, rng)
     together = None
     if not trend and group is None and len(counts) > 2:
-        labels = [label(groups[place]) for place in known] if isinstance(groups, list) else [
-            label(value) for value in groups if not is_missing(value)
-        ]  # fmt: skip
-        together = _omnibus(comparison, annotation, variable, known, labels, cells, settings)
-    order = sorted(range(len(found)), key=lambda place: (found[place].p_value, -found[place].distance))
-    return CellContrasts(tuple(found[place] for place in order), together, tuple(left_out))
+        labels = [label(value) for value in groups if not is_missing(value)]
+        try:
+            together = _omnibus(comparison, annotation, variable, known, labels, cells, settings)
+        except InvalidInputError as error:
+            note = f"All groups of {quoted(variable)} were not tested together: {error.sentence.marked}"
+            left_out.append(Sentence(note))
+    strength = [strength_of(comparison, known, design) for design in designs]
+    q_values = false_discovery([p_value for p_value, _ in strength])
+    order = sorted(range(len(found)), key=strength.__getitem__)
+    strongest = tuple(replace(found[place], q_value=float(q_values[place])) for place in order)
+    return CellContrasts(strongest, together, tuple(left_out))
 
 
 def designs_along(
@@ -643,13 +665,14 @@ def designs_along(
     group: str | None = None,
     reference: str | None = None,
     trend: bool = False,
+    ordered: bool = True,
     **settings: Any,
 ) -> tuple[list[int], list[SampleContrast], list[str]]:
     """Return the samples with a value, the contrasts along a variable, and notes on groups that were left out.
 
     Parameters
     ----------
-    groups, variable, group, reference, trend
+    groups, variable, group, reference, trend, ordered
         As in `contrast_variable`.
     **settings
         ``blocks``, ``adjust``, ``n_permutations`` and ``rng``, as in `two_groups`.
@@ -670,7 +693,7 @@ def designs_along(
                 left_out.append(Sentence(f"{quoted(name)} was not compared by cell types: {error.sentence.marked}"))
                 continue
             designs.append(design)
-    if trend or (group is None and len(counts) > 2 and along_numbers(variable, groups) is not None):
+    if trend or (ordered and group is None and len(counts) > 2 and along_numbers(variable, groups) is not None):
         try:
             known, design = two_groups(groups, trend=variable, **settings)
             designs.append(design)
@@ -679,16 +702,20 @@ def designs_along(
                 raise
             left_out.append(Sentence(f"The trend along {quoted(variable)} was not tested: {error.sentence.marked}"))
     if not designs:
-        raise InvalidInputError(f"two groups of {quoted(variable)} with at least two samples each", left_out[0])
+        raise InvalidInputError(
+            f"two groups of {quoted(variable)} with at least two independent samples each", "fewer",
+            f"choose another {in_python('argument ')}{argument('reference')}",
+        )  # fmt: skip
     return known, designs, left_out
 
 
-def p_value_of(comparison: Comparison, known: list[int], design: SampleContrast) -> float:
-    """Return the p-value of the distance between the two sides of a contrast of the known samples."""
+def strength_of(comparison: Comparison, known: list[int], design: SampleContrast) -> tuple[float, float]:
+    """Return the p-value of the distance between the two sides of a contrast, and minus its statistic, to sort by."""
     chosen = np.asarray(known)[design.chosen]
     gram = gower(comparison.test_distances[np.ix_(chosen, chosen)])
     inside = design.average @ gram @ design.average.T
-    return float(two_sided(gram_statistics(inside, weigh(design.regressors, design.nuisance))))
+    statistics = gram_statistics(inside, weigh(design.regressors, design.nuisance))
+    return float(two_sided(statistics)), -float(statistics[0])
 
 
 def along_numbers(name: str, column: Any) -> list[float | None] | None:
@@ -766,7 +793,7 @@ def _contrast(
     bulk: Pseudobulk | None,
     rng: np.random.Generator,
 ) -> CellContrast:
-    p_value = p_value_of(comparison, known, design)
+    p_value, _ = strength_of(comparison, known, design)
     drivers = None if bulk is None else find_drivers(design, bulk)
     no_calls = ""
     if not within_reach(design.smallest_p):
@@ -789,7 +816,7 @@ def _contrast(
     return CellContrast(
         annotation, variable, *design.names, design.counts, design.how, math.fsum(result.contributions), types,
         design.n_permutations, stable, drivers, no_calls, p_value, share, design.adjusted, alternative, dependent,
-        design.trend,
+        design.trend, p_value,
     )  # fmt: skip
 
 
@@ -801,20 +828,13 @@ def _omnibus(
     labels: list[str],
     cells: CellMasses | None,
     settings: Mapping[str, Any],
-) -> Omnibus | None:
-    """Return the test of all groups together; None if a group has fewer than two samples or blocks."""
+) -> Omnibus:
+    """Return the test of all groups together."""
     tied, adjust = _of_known(known, settings["blocks"], settings["adjust"])
-    rng = settings["rng"]
-    try:
-        designs = one_against_rest(
-            labels, len(labels), blocks=tied, adjust=adjust, n_permutations=settings["n_permutations"], rng=rng
-        )
-    except InvalidInputError:
-        return None
+    designs = one_against_rest(labels, len(labels), **{**settings, "blocks": tied, "adjust": adjust})
     own = _typed_cells(comparison, annotation, known, cells)[1]
-    p_values = omnibus(designs, own, probe_types(comparison.model, own, rng))
-    abundance, state = ((p, false_discovery(p)) for p in p_values)
-    return Omnibus(variable, tuple(design.names[0] for design in designs), own.names, *abundance, *state)
+    tests = omnibus(designs, own, probe_types(comparison.model, own, settings["rng"]))
+    return Omnibus(variable, tuple(design.names[0] for design in designs), own.names, *tests)
 
 
 def two_groups(
@@ -881,7 +901,7 @@ def _types(result: CellTypes, design: SampleContrast) -> list[CellType]:
         result.abundance, result.state, *result.shares.T, result.scores, result.log_ratios,
         result.abundance_p, result.abundance_q, result.state_p, result.state_q,
     )  # fmt: skip
-    few = f"too few {design.evidence.split(' ', 1)[1] if design.complete else 'permutations'} to decide"
+    few = f"too few {design.units_in_words.split(' ', 1)[1]} to decide"
     abundance = np.where(result.abundance_decidable | (result.abundance_q <= LEVEL), "", few)
     state = np.where(result.state_decidable | (result.state_q <= LEVEL), "", few)
     types = [

@@ -131,10 +131,10 @@ class Study:
     blocks
         Values ``(n_samples,)`` of every block variable, by its name.
     cell_map
-        Map of drawn cells that shows where the groups of the first categorical variable differ; None without a map.
+        Map of drawn cells that shows where the groups of the strongest contrast differ; None without a map.
     cell_calls
-        Cells whose surroundings differ in density between these groups, without cell types. Without a categorical
-        variable, cells are called along the first number. None if no variable could be tested.
+        Cells whose surroundings differ in density in the strongest contrast, without cell types. None if no variable
+        could be tested.
 
     Examples
     --------
@@ -652,10 +652,11 @@ def _call(
     """Call cells along the first of the variables whose cell types are contrasted."""
     for name, trend in contrasted(findings, design.table, asked)[:1]:
         covariates = None if design.covariates is None else other_terms(design.covariates, name)
-        with suppress(InvalidInputError):  # a group has only one sample, or covariates determine it
+        with suppress(InvalidInputError):  # the note on cell types, or the finding, gives the reason
             return call_cells(
-                compared.comparison, design.table[name], name, trend=trend, group=None if trend else asked.group,
-                reference=None if trend else asked.reference, blocks=design.blocks, adjust=covariates, **asked.tests,
+                compared.comparison, design.table[name], name, trend=trend, ordered=name not in asked.categorical,
+                group=None if trend else asked.group, reference=None if trend else asked.reference,
+                blocks=design.blocks, adjust=covariates, **asked.tests,
             )  # fmt: skip
     return None
 
@@ -693,27 +694,24 @@ def _contrasts(
     if not wanted:
         raise InvalidInputError("sample metadata that could be tested", "none")
     assert compared.annotation is not None
-    results = []
+    results, failed = [], list[str]()
     for name, trend in wanted:
-        results.append(
-            contrast_variable(
-                compared.comparison,
-                compared.annotation,
-                design.table[name],
-                variable=name,
-                group=None if trend else asked.group,
-                reference=None if trend else asked.reference,
-                trend=trend,
-                blocks=design.blocks,
-                adjust=None if design.covariates is None else other_terms(design.covariates, name),
-                cells=compared.cells,
-                features=compared.features,
-                feature_names=compared.feature_names,
-                **asked.tests,
-            )
-        )
+        held = None if design.covariates is None else other_terms(design.covariates, name)
+        try:
+            results.append(
+                contrast_variable(
+                    compared.comparison, compared.annotation, design.table[name], variable=name,
+                    group=None if trend else asked.group, reference=None if trend else asked.reference, trend=trend,
+                    ordered=name not in asked.categorical, blocks=design.blocks, adjust=held, cells=compared.cells,
+                    features=compared.features, feature_names=compared.feature_names, **asked.tests,
+                )
+            )  # fmt: skip
+        except InvalidInputError as error:
+            if len(wanted) == 1:
+                raise
+            failed.append(Sentence(f"Cell types were not compared along {quoted(name)}: {error.sentence.marked}"))
     every = sorted((one for result in results for one in result.contrasts), key=lambda one: one.p_value)
-    left_out = tuple(note for result in results for note in result.left_out)
+    left_out = (*(note for result in results for note in result.left_out), *failed)
     together = tuple(result.omnibus for result in results if result.omnibus is not None)
     return CellContrasts(tuple(every), left_out=left_out), together
 
