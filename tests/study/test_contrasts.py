@@ -68,6 +68,7 @@ def test_a_trend_finds_the_types_that_follow_the_dose(studied):
     assert named["type 0"].direction == "more"
     assert named["type 1"].moved
     assert "% of the change with 'dose'" in trend.describe()
+    assert "Shares are those at high values vs. low values." in trend.describe()
     assert trend.n_samples == (PER_DOSE, 3 * PER_DOSE)
     total = sum(one.abundance + one.state for one in trend.types)
     assert total == pytest.approx(trend.distance, rel=1e-12)

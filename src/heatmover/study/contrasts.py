@@ -302,7 +302,8 @@ class CellContrast:
         more = (
             f" {rest} more of {counted(len(self.types), 'type')} {verb(rest, 'differs', 'differ')}." if rest > 0 else ""
         )
-        return f"{self.split()} {named}.{more}{self._frame()}"
+        sides = " Shares are those at high values vs. low values." if self.trend else ""
+        return f"{self.split()} {named}.{more}{sides}{self._frame()}"
 
     def brief(self) -> str:
         """Return one line for lists of contrasts: the names, the p-value, and the types that differ."""
